@@ -1,7 +1,8 @@
 """An instance that is killed with `kill -9` and started again: the time until every task serves the newest version.
 
-2M keys in four tasks, then small versions, some of which are only in memory when the kill comes. The first restart
-finds the state directory, the second one an empty folder and a snapshot in the log.
+2M keys in four tasks, then small versions, some of which are only in memory when the kill comes. A generation in the
+log names its tasks, as in every group. The first restart finds the state directory, the second one an empty folder and
+a snapshot in the log.
 """
 
 import argparse
@@ -10,11 +11,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from benchmarks.common import finish, scratch, show
 from benchmarks.histories import History, grown
 from benchmarks.instances import FirstAnswers, InstanceProcess, config_of
 from benchmarks.timeline import plot_timeline
+from holdfast.chance import new_id
+from holdfast.group.generations import Address, Generation, Generations, Place
 from holdfast.instance.config import InstanceConfig
 from holdfast.instance.instance import Instance
 from holdfast.settings.sections import SnapshotSettings
@@ -75,6 +79,22 @@ def save_snapshots(config: InstanceConfig) -> None:
     instance.stop()
 
 
+def place(history: History, name: str) -> None:
+    """Writes a generation in which this instance is active for all tasks."""
+    first = Generation(
+        log=history.log.id,
+        number=1,
+        id=new_id(),
+        before="",
+        proposer="bench",
+        reason="",
+        app_file=history.log.app.number,
+        members={name: Address(incarnation=1, flight="grpc://127.0.0.1:1")},  # it is the only one, so nobody calls it
+        tasks={str(task): Place(active=name) for task in history.log.app.tasks()},
+    )
+    assert Generations(history.log.storage, history.log.id).propose(first)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="a tenth of the keys")
@@ -84,6 +104,8 @@ def main() -> None:
         history = grown(folder / "log", partitions=PARTITIONS, keys=keys, updates=keys, versions=20)
         config = config_of(history, Path(folder / "state"), snapshots=SnapshotSettings(enabled=False))
         save_snapshots(config)
+        place(history, config.name)
+        config = structs.replace(config, tasks={})
         kept = Restart(history, config, delete=False)
         deleted = Restart(history, config, delete=True)
     kept.print(f"kill -9 and restart with {keys:,} keys on disk")

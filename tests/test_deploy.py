@@ -21,6 +21,7 @@ from holdfast.settings.model import Settings
 DEPLOY = Path(__file__).parent.parent / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
+IMAGE, SPARK_IMAGE = DEPLOY / "Dockerfile", DEPLOY / "compose" / "spark.Dockerfile"
 UNIT = DEPLOY / "systemd" / "holdfast-instance@.service"
 ENVIRONMENT = DEPLOY / "systemd" / "instance.env"
 VALUES = {
@@ -47,6 +48,26 @@ def test_the_compose_file_is_valid() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_instances_in_containers_may_write_their_state() -> None:
+    """A new volume has the owner of the folder in the image that it is mounted at."""
+    (folder,) = re.findall(r"^RUN install --directory --owner=holdfast .* (\S+)$", IMAGE.read_text(), re.MULTILINE)
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    instances = [each for each in services.values() if each.get("command", [""])[0] == "instance"]
+    mounted = [volume.split(":") for each in instances for volume in each["volumes"]]
+    assert len({name for name, _ in mounted}) == len(instances) == 3
+    assert {place for _, place in mounted} == {folder}
+    assert {each["environment"]["HOLDFAST_STATE__DIR"] for each in instances} == {folder}
+
+
+@pytest.mark.parametrize("path", [IMAGE, SPARK_IMAGE], ids=lambda path: path.name)
+def test_images_have_a_python_that_holdfast_runs_on(path: Path) -> None:
+    (needed,) = re.findall(
+        r'^requires-python = ">=(.*)"$', (DEPLOY.parent / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    (found,) = re.findall(r"^FROM python:([0-9.]+)-slim$", path.read_text(), re.MULTILINE)
+    assert [*map(int, found.split("."))] >= [*map(int, needed.split("."))]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze isn't installed")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
@@ -74,8 +75,8 @@ class Lookups:
     addresses: Callable[[], Sequence[str]]
     pause: float = 0.05
     done: int = 0
-    failed: list[str] = field(default_factory=list)
     longest: float = 0.0
+    failed: list[str] = field(default_factory=list)
     went_back: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -91,6 +92,10 @@ class Lookups:
         self._stop.set()
         self._thread.join()
 
+    def forget(self, address: str) -> None:
+        """An instance that was started again doesn't know at which version it has answered before."""
+        self._seen = {(of, key): found for (of, key), found in self._seen.items() if of != address}
+
     def _run(self) -> None:
         while not self._stop.wait(self.pause):
             for address in self.addresses():
@@ -99,24 +104,121 @@ class Lookups:
     def _ask(self, address: str, key: str) -> None:
         began = time.monotonic()
         try:
-            found = self._count(address, key)
+            found = count_of(address, key)
         except (urllib.error.URLError, OSError) as error:
             if address in self.addresses():  # it wasn't taken down while it was asked
                 said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
                 self.failed.append(f"{address} {key} after {time.monotonic() - began:.1f} s: {error} {said}")
             return
         self.done += 1
-        self.longest = max(self.longest, time.monotonic() - began)
+        if address in self.addresses():
+            self.longest = max(self.longest, time.monotonic() - began)
         if found < self._seen.get((address, key), 0):
             self.went_back.append(f"{address} {key}: {found} after {self._seen[address, key]}")
         self._seen[address, key] = found
 
-    def _count(self, address: str, key: str) -> int:
-        """How often an account was counted. One that isn't in the store was never seen."""
-        try:
-            with urllib.request.urlopen(f"{address}/v1/stores/accounts/keys/{key}", timeout=30) as answer:
-                return int(json.load(answer)["value"]["n"])
-        except urllib.error.HTTPError as error:
-            if error.code == 404 and json.load(error)["error"] == "key_not_found":
+
+@dataclass
+class Versions:
+    """Looks at the newest version again and again, and knows for how long it has stayed the same."""
+
+    newest: Callable[[], int]
+    pause: float = 0.5
+    longest: float = 0.0
+    """The longest time between two versions."""
+    longest_after: int = 0
+    """The version after which it was."""
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="versions", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        known, since = self.newest(), time.monotonic()
+        while not self._stop.wait(self.pause):
+            found, now = self.newest(), time.monotonic()
+            if now - since > self.longest:
+                self.longest, self.longest_after = now - since, known
+            if found != known:
+                known, since = found, now
+
+
+@dataclass
+class Clients:
+    """Programs that know the REST addresses of all instances, and nothing about which of them are up.
+
+    Each request goes to any of them, and to the next one only if the connection is refused. Every other error, such as
+    a connection that breaks or an answer other than 200, is kept as a failed lookup.
+    """
+
+    addresses: Sequence[str]
+    threads: int = 2
+    pause: float = 0.01
+    done: int = 0
+    refused: int = 0
+    longest: float = 0.0
+    failed: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._running = [
+            threading.Thread(target=self._run, args=(random.Random(n),), name=f"client-{n}", daemon=True)
+            for n in range(self.threads)
+        ]
+        for thread in self._running:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._running:
+            thread.join()
+
+    def _run(self, dice: random.Random) -> None:
+        while not self._stop.wait(self.pause):
+            order = dice.sample(self.addresses, len(self.addresses))
+            self._look_up(order, account(dice.randrange(ACCOUNTS)))
+
+    def _look_up(self, addresses: Sequence[str], key: str) -> None:
+        began = time.monotonic()
+        refused, problem = 0, "every connection was refused"
+        for address in addresses:
+            try:
+                count_of(address, key)
+                problem = ""
+            except (urllib.error.URLError, OSError) as error:
+                if isinstance(getattr(error, "reason", error), ConnectionRefusedError):
+                    refused += 1
+                    continue
+                said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
+                problem = f"{address} {key}: {error!r} {said}"
+            break
+        with self._lock:
+            self.refused += refused
+            self.longest = max(self.longest, time.monotonic() - began)
+            if problem:
+                self.failed.append(problem)
+            else:
+                self.done += 1
+
+
+def count_of(address: str, key: str) -> int:
+    """How often an account was counted. One that isn't in the store was never seen."""
+    try:
+        with urllib.request.urlopen(f"{address}/v1/stores/accounts/keys/{key}", timeout=30) as answer:
+            return int(json.load(answer)["value"]["n"])
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            with error:
+                said = error.read()
+            if json.loads(said)["error"] == "key_not_found":
                 return 0
-            raise
+        raise

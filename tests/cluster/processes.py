@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -42,9 +43,12 @@ def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that a server can take again after a restart: the system gives none of these to outgoing connections."""
+    dice = random.SystemRandom()
+    while True:
+        port = dice.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Server:
     folder: Path
     options: dict[str, str]
     port: int = field(default_factory=free_port)
+    rest_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     frozen: bool = False
 
@@ -63,6 +68,10 @@ class Server:
         endpoint = self.options["endpoint"].rpartition(":")
         self.outward = Proxy(("127.0.0.1", int(endpoint[2])))
         self.options = {**self.options, "endpoint": f"http://127.0.0.1:{self.outward.port}"}
+
+    @property
+    def rest(self) -> str:
+        return f"http://127.0.0.1:{self.rest_port}"
 
     @property
     def state(self) -> Path:
@@ -80,7 +89,7 @@ class Server:
             **os.environ,
             **options,
             "HOLDFAST_STATE__DIR": str(self.state),
-            "HOLDFAST_REST__PORT": "0",
+            "HOLDFAST_REST__PORT": str(self.rest_port),
             "HOLDFAST_MEMORY__LIMIT": "256MiB",
             "HOLDFAST_RESTORE__BATCH_BYTES": "16MiB",
         }
@@ -181,11 +190,6 @@ class Cluster:
         """An instance that is active for some task."""
         return sorted(place.active for place in self.generation().tasks.values())[0]
 
-    def rest_of(self, id: str) -> str:
-        address = self.members()[id].rest
-        assert address is not None
-        return address
-
 
 @contextlib.contextmanager
 def cluster(folder: Path, instances: int = 3) -> Iterator[Cluster]:
@@ -244,4 +248,5 @@ def spark_cluster(folder: Path) -> Iterator[str]:
 
 def _alive_workers(ui: int) -> int:
     with urllib.request.urlopen(f"http://127.0.0.1:{ui}/json/", timeout=5) as answer:
-        return int(json.load(answer)["aliveworkers"])
+        said = answer.read()
+    return int(json.loads(said)["aliveworkers"]) if said.startswith(b"{") else 0  # it listens before it has its pages

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ class Server:
         *,
         app: str = "game",
         log: Path | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.id = id
         chosen = {
@@ -42,8 +43,8 @@ class Server:
         }
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed where the process ends
         place = ("--app", app, "--log", str(log or folder / "log"), "--id", id)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "instance", *place],
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "instance", *place, *options],
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, **{f"HOLDFAST_{name}": value for name, value in chosen.items()}},
@@ -53,16 +54,16 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
         self._errors.close()
 
     @cached_property
     def addresses(self) -> dict[str, str]:
         """Waits for the line that says where the instance listens: it has joined the group then."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         assert line, f"the instance ended: {self.wait()}"
         found: dict[str, str] = json.loads(line)
         return found
@@ -88,27 +89,27 @@ class Server:
         return [event for event in found if isinstance(event, RestoreEvent)]
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(timeout=60)
+        self.process.kill()
+        self.process.wait(timeout=60)
 
     def terminate(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGTERM)
 
     @property
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        os.kill(self._process.pid, signal.SIGSTOP)
+        os.kill(self.process.pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(self._process.pid, signal.SIGCONT)
+            os.kill(self.process.pid, signal.SIGCONT)
 
     def wait(self) -> tuple[int, str]:
         """Waits for the end of the process: its exit code and standard error."""
-        code = self._process.wait(timeout=120)
+        code = self.process.wait(timeout=120)
         return code, self.errors()
 
     def errors(self) -> str:

@@ -1,26 +1,38 @@
 """Instances as servers: they find their app through its log, host what generations name, and replace each other."""
 
+import os
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
-from holdfast.group.generations import Generations
+from holdfast.group import members
+from holdfast.group.generations import Address, Generation, Generations, Place
+from holdfast.group.members import Member, Members
+from holdfast.group.membership import IdInUse
 from holdfast.group.rebalances import RebalanceEvent, RebalancePhase
 from holdfast.group_instances import GroupInstances
+from holdfast.instance.group_member import GroupMember
+from holdfast.instance.instance import Instance
 from holdfast.log.appfile import AppSpec
 from holdfast.log.storage import open_storage
 from holdfast.settings.group import GroupSettings
 from holdfast.settings.sections import LogSettings
+from holdfast.states import AppState
 from tests.apps import settings
+from tests.cluster.processes import free_port
 from tests.group.servers import Server
 from tests.instance.processes import until
 from tests.log.making import subtopologies_of
 from tests.query.fake_tasks import NUMBERS
-from tests.query.instances import Driver
+from tests.query.instances import Driver, config
+from tests.query.test_standbys import running
 
 STORE = msgspec.structs.replace(NUMBERS, engine="rocksdb")
 GAME = AppSpec(id="game", partitions=4, stores=(STORE,), subtopologies=subtopologies_of({"numbers": 0}))
@@ -33,8 +45,13 @@ class Game:
     def __init__(self, folder: Path, app: AppSpec = GAME, **changes: Any) -> None:
         self.rebalances: list[RebalanceEvent] = []
         self.failures: list[BaseException] = []
+        self.alerts: list[BaseException] = []
         self.driver = Driver(str(folder / "log"), app)
-        group = GroupSettings(heartbeat_interval="200ms", session_timeout=changes.pop("session_timeout", "60s"))
+        group = GroupSettings(
+            heartbeat_interval="200ms",
+            session_timeout=changes.pop("session_timeout", "60s"),
+            assignor=changes.pop("assignor", None),
+        )
         chosen = settings(
             folder,
             instances="external",
@@ -49,6 +66,7 @@ class Game:
             on_event=lambda event: None,
             on_failure=self.failures.append,
             on_rebalance=self.rebalances.append,
+            alert=self.alerts.append,
         )
 
     def start(self) -> None:
@@ -171,23 +189,6 @@ def test_an_instance_of_another_app_is_refused(tmp_path: Path) -> None:
     assert "is the log of the app 'game'" in errors
 
 
-@pytest.mark.parametrize("standbys", [0, 1])
-def test_sigterm_hands_the_tasks_over_first(tmp_path: Path, standbys: int) -> None:
-    with Server(tmp_path, "a") as a, Server(tmp_path, "b") as b, game(tmp_path, standbys=standbys) as app:
-        app.commit(1)
-        joined(a, b)
-        app.start()
-        app.instances.wait_until_visible(app.driver.version)
-        a.terminate()
-        while a.running:
-            assert b.values("numbers", KEYS) == [*KEYS]
-        code, errors = a.wait()
-        assert code == 0, errors
-        assert {*app.actives().values()} == {b.address}
-        assert b.values("numbers", KEYS) == [*KEYS]
-        until(lambda: all(len(each) == 1 for each in app.instances.replicas().values()), "a has left")
-
-
 def test_a_frozen_server_is_not_waited_for(tmp_path: Path) -> None:
     with Server(tmp_path, "a") as a, Server(tmp_path, "b") as b, game(tmp_path, standbys=1) as app:
         app.commit(1)
@@ -205,6 +206,37 @@ def test_a_frozen_server_is_not_waited_for(tmp_path: Path) -> None:
         assert a.values("numbers", KEYS) == [2 * n for n in KEYS]
 
 
+def test_a_frozen_server_loses_its_roles_before_its_session_ends_and_keeps_its_replicas(tmp_path: Path) -> None:
+    """Its session has a minute. A freeze that is shorter than the driver's patience changes nothing."""
+    with Server(tmp_path, "a") as a, Server(tmp_path, "b") as b, game(tmp_path, standbys=1) as app:
+        app.commit(1)
+        joined(a, b)
+        app.start()
+        storage, log = open_storage(str(tmp_path / "log")), app.driver.log.id
+        generations = Generations(storage, log)
+
+        def caught_up() -> int:
+            """How many replicas are, as their heartbeats say."""
+            return sum(
+                hosted.running for each in Members(storage, log).read().values() for hosted in each.tasks.values()
+            )
+
+        until(lambda: caught_up() == 8, "both have all tasks")
+        until(lambda: {*app.actives().values()} == {a.address, b.address}, "both are active for some")
+        with a.frozen():
+            time.sleep(2.0)
+        restores, before = len(a.restores()), generations.follow()
+        assert before is not None and "doesn't answer" not in before.reason
+        with a.frozen():
+            until(lambda: {*app.actives().values()} == {b.address}, "the standbys are active")
+            assert (after := generations.follow()) is not None
+            assert after.reason.startswith("a doesn't answer")
+            assert after.members == before.members
+            assert all(len(each) == 2 for each in app.instances.replicas().values()), "nothing has moved"
+        until(lambda: not app.instances._coordinator.suspected, "it answers again")
+        assert len(a.restores()) == restores
+
+
 def test_without_a_driver_the_member_with_the_smallest_id_coordinates(tmp_path: Path) -> None:
     short = {"GROUP__SESSION_TIMEOUT": "2s"}
     with Server(tmp_path, "a", short) as a, Server(tmp_path, "b", short) as b:
@@ -220,6 +252,93 @@ def test_without_a_driver_the_member_with_the_smallest_id_coordinates(tmp_path: 
         assert (newest := generations.follow()) is not None
         assert newest.proposer == left.id
         until(lambda: left.values("numbers", KEYS) == [5 * n for n in KEYS], "it answers")
+
+
+def test_a_member_with_an_address_that_is_none_keeps_no_other_one_from_being_called(tmp_path: Path) -> None:
+    with game(tmp_path) as app:
+        absurd = Generation(
+            log=app.driver.log.id,
+            number=1,
+            id="absurd",
+            before="",
+            proposer="",
+            reason="",
+            app_file=1,
+            members={id: Address(incarnation=1, flight=flight) for id, flight in (("a", "?"), ("b", "grpc://[::1]:1"))},
+            tasks={"0_0": Place(active="a", standbys=("b",))},
+        )
+        app.instances._on_generation(absurd)
+        assert [*app.instances._contacts] == ["b"]
+        assert app.instances.replicas() == {"0_0": ("grpc://[::1]:1",)}
+
+
+def test_the_state_says_that_the_driver_is_gone_until_another_one_is_there(tmp_path: Path) -> None:
+    with Server(tmp_path, "a", {"GROUP__SESSION_TIMEOUT": "2s"}) as a:
+
+        def state() -> object:
+            return httpx2.get(f"{a.addresses['rest']}/v1/state").json()["state"]
+
+        for _ in range(2):
+            with game(tmp_path) as app:
+                app.commit(1)
+                joined(a)
+                app.start()
+                app.instances.set_app_state(AppState.RUNNING, None)
+                until(lambda: state() == "running", "the driver has said so")
+            until(lambda: state() == "no_driver", "nobody makes versions any more")
+
+
+def test_a_bad_assignor_of_a_user_is_one_alert(tmp_path: Path) -> None:
+    with Server(tmp_path, "a") as a, game(tmp_path, assignor="tests.group.own_assignors:raises") as app:
+        app.commit(1)
+        joined(a)
+        app.start()
+        with Server(tmp_path, "b") as b:
+            until(lambda: len(b.hosted()) > 0, "the built-in assignor has decided again and again")
+        (alert,) = app.alerts
+        assert "it raised ValueError: no idea" in str(alert)
+
+
+def test_a_server_that_is_started_answers_as_soon_as_it_accepts_connections(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        Server(tmp_path, "a") as a,
+        game(tmp_path) as app,
+        socket.create_server(("127.0.0.1", 0)) as silent,  # the former holder of its id doesn't say that it has ended
+    ):
+        app.commit(1)
+        joined(a)
+        app.start()
+        app.instances.wait_until_visible(app.driver.version)
+        place = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
+        former = Member(log=app.driver.log.id, id="b", incarnation=1, process="former", beat=1, address=place)
+        members.write(open_storage(str(tmp_path / "log")), former)
+        with Server(tmp_path, "b", {"REST__PORT": str(port)}) as b:
+            while (asking := connected(port)) is None:
+                time.sleep(0.001)  # the first moment counts
+            with asking:
+                asking.sendall(b"GET /v1/stores/numbers/keys/7 HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")
+                assert asking.recv(12) == b"HTTP/1.1 200", b.errors()
+
+
+def connected(port: int) -> socket.socket | None:
+    try:
+        return socket.create_connection(("127.0.0.1", port), timeout=60)
+    except ConnectionRefusedError:
+        return None
+
+
+def test_two_processes_under_one_id_are_told_apart_also_if_they_have_the_same_pid(tmp_path: Path) -> None:
+    """As in two containers. Here one process has both instances."""
+    Driver(str(tmp_path / "log"), GAME)
+    made = [config(tmp_path / n, "a", ()) for n in ("x", "y")]
+    first, second = (Instance(msgspec.structs.replace(each, log_url=str(tmp_path / "log"))) for each in made)
+    with running(first, second):
+        member = GroupMember(first)
+        with pytest.raises(IdInUse, match=f"process {os.getpid()} on "):
+            GroupMember(second)
+        member.stop()
+        GroupMember(second).stop()
 
 
 def test_servers_follow_a_release_that_adds_a_store(tmp_path: Path) -> None:
