@@ -1,7 +1,11 @@
 """Which versions an instance believes, while others are committed."""
 
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
 from holdfast.instance.log_reader import LogReader
 from holdfast.log import names
+from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.storage import open_storage
@@ -28,4 +32,45 @@ def test_a_version_is_believed_although_the_next_one_comes_while_it_is_checked()
     watched.before = look
     found = source.commit(Version(2))
     assert looked
+    assert found is not None and found.version == 2
+
+
+class Joined(Future[Commit | None]):
+    """A read under way that tells when another thread waits for its answer."""
+
+    def __init__(self, read: Future[Commit | None]) -> None:
+        super().__init__()
+        self.read = read
+        self.is_joined = threading.Event()
+
+    def result(self, timeout: float | None = None) -> Commit | None:
+        self.is_joined.set()
+        return self.read.result(timeout)
+
+
+def test_a_version_is_found_although_a_read_that_began_before_it_was_there_has_missed_it() -> None:
+    storage = open_storage("memory://missed")
+    log = Log.create_or_open(storage, app_spec(store_spec()))
+    grow(log, 1)
+    source = LogReader(Log.open(watched := Watched(storage)))
+    has_looked, may_answer = threading.Event(), threading.Event()
+
+    def look(call: str, name: str) -> None:
+        """The first look at version 2 finds nothing, and its answer takes a while."""
+        if name == names.commit(Version(2)) and not has_looked.is_set():
+            has_looked.set()
+            assert may_answer.wait(30)
+            raise ObjectMissing(storage.place, name)
+
+    watched.before = look
+    with ThreadPoolExecutor(2) as threads:
+        early = threads.submit(source.commit, Version(2))
+        assert has_looked.wait(30)
+        grow(log, 1)
+        source._reads[Version(2)] = read = Joined(source._reads[Version(2)])
+        late = threads.submit(source.commit, Version(2))
+        assert read.is_joined.wait(30)
+        may_answer.set()
+        assert early.result(30) is None
+        found = late.result(30)
     assert found is not None and found.version == 2

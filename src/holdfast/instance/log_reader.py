@@ -164,22 +164,28 @@ class LogReader:
         version = Version(commit.version)
         known = self._newest  # before the look, after which another thread may learn of the next version
         following = self._read(Version(version + 1))
-        if following is None and known > version:  # it was there: a read that had begun before may have missed it
-            following = self._read(Version(version + 1))
         if following is not None:
             return following.previous == commit.id
         return known <= version and self.log.chain.follows(version)
 
     def _read(self, version: Version) -> Commit | None:
-        """A commit of the log, believed or not. If another thread is reading it, this one waits for the answer."""
+        """A commit of the log, believed or not. If another thread is reading it, this one waits for the answer.
+
+        That read may have begun before the commit was there, so a commit that it has not found is looked for again.
+        """
+        found, began_before = self._read_once(version)
+        return self._read_once(version)[0] if found is None and began_before else found
+
+    def _read_once(self, version: Version) -> tuple[Commit | None, bool]:
+        """The answer of one read, and whether it had begun before this call."""
         with self._lock:
             if (found := self._commits.get(version)) is not None:
-                return found
+                return found, False
             under_way = self._reads.get(version)
             if under_way is None:
                 read = self._reads[version] = Future()
         if under_way is not None:
-            return under_way.result()
+            return under_way.result(), True
         try:
             commit = self.log.commit(version)
         except BaseException as error:
@@ -188,7 +194,7 @@ class LogReader:
             raise
         self._end_read(version, commit)
         read.set_result(commit)
-        return commit
+        return commit, False
 
     def _end_read(self, version: Version, commit: Commit | None) -> None:
         with self._lock:
