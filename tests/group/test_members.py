@@ -53,7 +53,14 @@ def test_a_forged_heartbeat_is_ignored_and_named_once(data: bytes, caplog: pytes
     found = Members(storage, LOG)
     with caplog.at_level(logging.WARNING):
         assert list(found.read()) == list(found.read()) == ["b"]
-    assert caplog.text.count("a member is ignored") == 1 and names.member("a") in caplog.text
+        storage.replace(names.member("a"), b"garbage of another kind")
+        assert list(found.read()) == ["b"]
+        assert caplog.text.count("a member is ignored") == 1 and names.member("a") in caplog.text
+        put(storage, member("a"))
+        assert list(found.read()) == ["a", "b"]
+        storage.replace(names.member("a"), data)
+        found.read()
+    assert caplog.text.count("a member is ignored") == 2, "it could be believed in between"
 
 
 @pytest.mark.parametrize("data", FORGED.values(), ids=FORGED)

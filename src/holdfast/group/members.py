@@ -159,7 +159,7 @@ class Members:
         self._storage = storage
         self._log = log
         self._each = each
-        self._warned: dict[str, str] = {}
+        self._ignored: set[str] = set()
         self._believed: Mapping[str, Member] = {}
         self.draining: frozenset[str] = frozenset()
         """The members that an operator wants to be drained, at the last look."""
@@ -172,6 +172,7 @@ class Members:
         for name, read in zip(heartbeats, self._each(self._read, heartbeats), strict=True):
             if isinstance(read, Member):
                 found[read.id] = read
+                self._ignored.discard(name)
             elif read is not None:
                 self._warn(name, read)
                 id = names.member_of(name)
@@ -192,6 +193,6 @@ class Members:
             return error
 
     def _warn(self, name: str, error: HoldfastError) -> None:
-        if self._warned.get(name) != str(error):
-            self._warned[name] = str(error)
+        if name not in self._ignored:  # what is wrong with it may differ at each look
+            self._ignored.add(name)
             logger.warning("a member is ignored: %s", error)
