@@ -1,5 +1,6 @@
 """Endpoints that instances of tests import."""
 
+import asyncio
 import datetime as dt
 import sys
 import threading
@@ -125,6 +126,10 @@ def wrong(stores: hf.StoreViews, what: str) -> Any:
             raise RuntimeError("too bad")
         case "exits":
             sys.exit("closed")
+        case "interrupts":
+            raise KeyboardInterrupt("stopped")
+        case "cancels":
+            raise asyncio.CancelledError("given up")
         case "object":
             return object()
         case "half":

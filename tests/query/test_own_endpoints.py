@@ -169,6 +169,8 @@ def test_a_part_may_have_any_characters(client: httpx2.Client) -> None:
     [
         ("raises", "RuntimeError: too bad"),
         ("exits", "SystemExit: closed"),
+        ("interrupts", "KeyboardInterrupt: stopped"),
+        ("cancels", "CancelledError: given up"),
         ("object", "TypeError: Encoding objects of type object is unsupported"),
         ("half", "UnicodeEncodeError"),
         ("endless", "ValueError: it has more than 10,000 items"),

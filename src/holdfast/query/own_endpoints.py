@@ -44,6 +44,8 @@ from holdfast.topology.endpoints import EndpointParameter, OwnEndpoint, parts_of
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
+_RAISED: Final = (*USER_ERRORS, KeyboardInterrupt, asyncio.CancelledError)
+"""What a function may raise. The last two would end the event loop, or a request without an answer."""
 _MOST: Final = 10_000
 """How many items of an iterator an endpoint may answer with."""
 _AS_THEY_ARE: Final = (bytes, bytearray, float)
@@ -162,7 +164,7 @@ class OwnEndpoints:
                 return opened.source, _rendered(endpoint.function(stores, **arguments))
             except (Problem, BadKey):
                 raise
-            except USER_ERRORS as error:
+            except _RAISED as error:
                 if isinstance(error, HoldfastError) and error.category is not ErrorCategory.INVALID:
                     raise  # of the stores: they are being restored, say
                 raise _failed(endpoint, error) from error
