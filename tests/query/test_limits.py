@@ -266,15 +266,18 @@ def test_lookups_beyond_those_of_a_turn_are_refused() -> None:
         assert _status(refused) == 200, "the connection stays, and the next turn has room"
 
 
-def test_lookups_that_one_client_pipelines_count_too() -> None:
+def test_a_client_that_pipelines_too_many_lookups_gets_one_refusal_and_its_connection_ends() -> None:
     world = World()
     world.commit(1, NUMBERS, {(n,): n for n in range(20)})
     app, settings = create_app(world.reader, lambda: STATE), RestSettings(max_lookups=20)
     with serve(app, settings, port=0) as server, socket.create_connection((server.host, server.port)) as client:
         client.settimeout(30)
-        client.sendall(_get("/v1/stores/numbers/keys/3") * 30)
+        before = _shed()
+        client.sendall(_get("/v1/stores/numbers/keys/3") * 1_000)
         with client.makefile("rb") as answers:
-            assert [_next_status(answers) for _ in range(30)] == [200] * 20 + [503] * 10
+            assert [_next_status(answers) for _ in range(21)] == [200] * 20 + [503]
+            assert not answers.read(), "nothing more is answered, not even with a refusal"
+        assert _shed() == before + 1
 
 
 def _shed() -> float:

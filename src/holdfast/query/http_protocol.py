@@ -3,7 +3,8 @@
 A request becomes a task of the event loop, a dictionary and several messages before an application sees it, which
 takes longer than most lookups. So an application may have quick answers: it gets the URL and the headers of a GET
 request and returns the body of an answer with status 200, or None, and then the request goes the usual way. If more
-lookups wait than `limits.LookupLimit` allows, the rest are refused here, which takes less time than to answer them.
+lookups wait than `limits.LookupLimit` allows, the rest are refused here, which takes less time than to answer them. A
+client that has sent some of those ahead (pipelined) gets one refusal, and its connection ends.
 
 A request is answered quickly only if nothing about it is unusual: it has no body and asks for no upgrade, all requests
 before it on the connection are answered, and the client takes what was sent to it. The parser is the same in both cases
@@ -83,6 +84,7 @@ class Outbox:
         self._waiting: list[tuple[asyncio.Transport, bytes]] = []
         self.answers = 0
         """How many there are in this turn: as many lookups were waiting when the loop looked for requests."""
+        self.turn = 0
 
     def add(self, transport: asyncio.Transport, data: bytes) -> None:
         if not self.answers:
@@ -94,6 +96,7 @@ class Outbox:
 
     def _end_turn(self) -> None:
         self.answers = 0
+        self.turn += 1
         self.send()
 
     def send(self) -> None:
@@ -126,6 +129,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._ending = False
         self._quiet_since = 0.0
         self._quiet_number = 0
+        self._answered_in = -1
+        """The turn of the event loop in which the last quick answer was given."""
         self._unread: int | None = None
         """The bytes that the client hadn't read at the last look."""
 
@@ -151,6 +156,8 @@ class HttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             pass  # answered as a usual request: there is nothing here to upgrade to
         except httptools.HttpParserError:
+            if self.transport.is_closing():
+                return  # there were requests behind the last one that is answered
             if not self._is_idle():  # the answers of the requests before come first, and then the connection ends
                 self.cycle.keep_alive = False
                 self.flow.pause_reading()
@@ -162,6 +169,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(Problem(431, "too_large", f"The URL and headers have more than {LARGEST_HEAD} bytes.", what))
 
     def on_headers_complete(self) -> None:
+        if self.transport.is_closing():
+            raise _ConnectionEnds  # which the parser raises again, without looking at the rest
         self._head_bytes = 0
         answer = self._quick_answer()
         self._answered = answer is not None
@@ -172,7 +181,10 @@ class HttpProtocol(HttpToolsProtocol):
                 self.cycle.keep_alive = False
             return
         status, body = answer
-        if self.parser.should_keep_alive() and not self._ending:
+        pipelined, self._answered_in = self._answered_in == self._outbox.turn, self._outbox.turn
+        # To refuse a thousand requests that one client has sent ahead would take as long as to answer some others.
+        ends = self._ending or (pipelined and status is _OVERLOADED)
+        if self.parser.should_keep_alive() and not ends:
             self._outbox.add(self.transport, _ANSWER % (status, len(body), body))
             self.server_state.total_requests += 1
             self._wait_for_head()
@@ -268,6 +280,10 @@ class HttpProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(_LAST_ANSWER % (status, len(body), body))
             self.transport.close()
+
+
+class _ConnectionEnds(Exception):
+    """A request was sent behind one whose answer ends the connection."""
 
 
 def _phrase(status: int) -> bytes:
