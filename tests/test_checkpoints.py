@@ -12,8 +12,8 @@ import holdfast as hf
 from holdfast.cli import app as holdfast
 from holdfast.log.commits import SparkBatch
 from holdfast.pipeline.checkpoint_repair import Found, Repair, plan_repair
-from holdfast.pipeline.offsets import Checkpoint
-from holdfast.pipeline.protocol import NewCheckpoint, OtherOffsets
+from holdfast.pipeline.offsets import Checkpoint, CheckpointUnreadable
+from holdfast.pipeline.protocol import DamagedCheckpoint, NewCheckpoint, OtherOffsets
 from holdfast.pipeline.spark import LOCAL_CHECKPOINT
 from holdfast.states import AppState
 from tests.apps import finish, game, points_app, write
@@ -34,6 +34,8 @@ DONE = 'v1\n{"nextBatchWatermarkMs":3}'
         (Found("q", OTHER, [3, 4, 5], [3, 4]), Repair(("offsets/5",), (("offsets/4", ENTRY),))),
         (Found("q", ENTRY, [3, 4, 5, 6], [3, 4, 5]), Repair(("commits/5", "offsets/5", "offsets/6"))),
         (Found("q", ENTRY, [3, 4, 5, 6], [3, 4]), Repair(("offsets/5", "offsets/6"))),  # of a repair that was killed
+        (Found("q", ENTRY, [3, 4], [3, 4], ["offsets/5"]), Repair(("offsets/5",))),
+        (Found("q", ENTRY, [3, 4], [3], ["commits/4"]), Repair(("commits/4",), (("commits/4", DONE),))),
         (
             Found(None, None, [], []),
             Repair(
@@ -78,6 +80,37 @@ def test_a_checkpoint_that_lost_its_last_entry_is_repaired_from_the_log(spark: S
     app.stop()
     planned = "write offsets/1\nwrite commits/1"
     assert planned in repaired(tmp_path, "--dry-run") and planned in repaired(tmp_path)
+    assert finish(points_app(spark, tmp_path)) == {
+        "alice": {"games": 2, "points": 2},
+        "bob": {"games": 1, "points": 1},
+    }
+
+
+def damage(checkpoint: Path, name: str, data: bytes, *, checksum: bool) -> None:
+    """Writes other bytes. Without the file of its checksum, Hadoop believes them."""
+    (checkpoint / name).write_bytes(data)
+    if not checksum:
+        (checkpoint / name).with_name(f".{Path(name).name}.crc").unlink()
+
+
+@pytest.mark.spark
+def test_damaged_entries_are_named_and_repaired_from_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    write(tmp_path / "input", 2, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    checkpoint = tmp_path / "base" / "points" / "checkpoint"
+    damage(checkpoint, "offsets/0", b"", checksum=False)
+    damage(checkpoint, "offsets/1", (checkpoint / "offsets/1").read_bytes().replace(b":1}", b":7}"), checksum=True)
+    damage(checkpoint, "commits/1", b'v1\n{"nextBatch\xff":0}', checksum=False)
+    app = points_app(spark, tmp_path)
+    with pytest.raises(DamagedCheckpoint, match="offsets/0, offsets/1, commits/1 .*`holdfast checkpoint repair"):
+        app.start()
+    assert "offsets/0, offsets/1, commits/1" in str(app.plan())
+    damage(checkpoint, "metadata", b"\xff", checksum=False)
+    with pytest.raises(CheckpointUnreadable, match="metadata holds .*`holdfast checkpoint repair"):
+        points_app(spark, tmp_path).start()
+    assert "write metadata\nwrite offsets/0\nwrite offsets/1\nwrite commits/1" in repaired(tmp_path)
+    write(tmp_path / "input", 3, [game("bob", 1)])
     assert finish(points_app(spark, tmp_path)) == {
         "alice": {"games": 2, "points": 2},
         "bob": {"games": 1, "points": 1},

@@ -205,7 +205,7 @@ def repair_checkpoint(
 ) -> None:
     """Set Spark's checkpoint to the position that the app's log has recorded.
 
-    For a checkpoint that has lost its newest entries, was set back, is ahead of the log, or is gone.
+    For a checkpoint whose newest entries are lost or damaged, that was set back, is ahead of the log, or is gone.
     """
     from holdfast.log.log import Log
     from holdfast.log.storage import open_storage

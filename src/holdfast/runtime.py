@@ -48,7 +48,7 @@ from holdfast.pipeline.due import due_of
 from holdfast.pipeline.event_clock import EventClock
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
-from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, check_checkpoint, version_of
+from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCheckpoint, check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, ordered
@@ -275,7 +275,7 @@ def plan(app: Description) -> StartPlan:
     refusals = planned.refusals
     try:
         _check_checkpoint(app, newest)
-    except (MissingVersions, NewCheckpoint, SourceRemoved) as error:
+    except (DamagedCheckpoint, MissingVersions, NewCheckpoint, SourceRemoved) as error:
         refusals = (*refusals, str(error))
     return replace(planned, warnings=(*planned.warnings, *_notes(app, chain, newest)), refusals=refusals)
 
@@ -324,7 +324,8 @@ def _checked_newest(app: Description, log: Log) -> Commit | None:
 def _check_checkpoint(app: Description, newest: Commit | None) -> None:
     checkpoint = _checkpoint(app)
     query = checkpoint.query_id()
-    check_checkpoint(newest, query, _restarts_sources(app), newest is None and checkpoint.has_done_batches())
+    done = newest is None and checkpoint.has_done_batches()
+    check_checkpoint(newest, query, _restarts_sources(app), done, checkpoint.damaged())
     ordered(app.topology.used_sources, newest, query)
 
 

@@ -1,4 +1,4 @@
-"""Sets Spark's checkpoint to the position that the log has recorded, if its newest entries are lost or don't fit.
+"""Sets Spark's checkpoint to the position that the log has recorded, if its newest entries are lost, damaged or wrong.
 
 The newest commit has the id of Spark's query, the batch's number and its entry in the offset log. With these three
 Spark continues where the log ends: the entry is written back, marked as done, and entries after it are removed, so that
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import Commit, SparkBatch
-from holdfast.pipeline.offsets import Checkpoint
+from holdfast.pipeline.offsets import Checkpoint, CheckpointUnreadable
 from holdfast.pipeline.protocol import inputs_of
 
 
@@ -31,11 +31,21 @@ class Found:
     """The entry of the recorded batch."""
     offsets: Sequence[int]
     commits: Sequence[int]
+    damaged: Sequence[str] = ()
+    """Entries that Spark can't read. They count as lost."""
 
     @classmethod
     def at(cls, checkpoint: Checkpoint, batch: int) -> "Found":
-        offsets, commits = checkpoint.numbers("offsets"), checkpoint.numbers("commits")
-        return cls(checkpoint.query_id(), checkpoint.read(f"offsets/{batch}"), offsets, commits)
+        damaged, name = checkpoint.damaged(), f"offsets/{batch}"
+        offsets, commits = (
+            [n for n in checkpoint.numbers(folder) if f"{folder}/{n}" not in damaged]
+            for folder in ("offsets", "commits")
+        )
+        try:
+            query = checkpoint.query_id()
+        except CheckpointUnreadable:
+            query = None
+        return cls(query, None if name in damaged else checkpoint.read(name), offsets, commits, damaged)
 
 
 @dataclass(frozen=True)
@@ -56,11 +66,13 @@ def plan_repair(recorded: SparkBatch, found: Found) -> Repair:
     has_before = before < 0 or before in found.offsets
     # One entry more is the batch that Spark was about to run.
     ahead = any(n > batch for n in found.commits) or any(n > batch + 1 for n in found.offsets)
-    if found.query is not None and fits and has_before and not ahead:
+    if found.query is not None and fits and has_before and not ahead and not found.damaged:
         return Repair()
-    deleted = [f"commits/{n}" for n in found.commits if n > batch] + [
-        f"offsets/{n}" for n in found.offsets if n > batch
-    ]
+    deleted = (
+        [*found.damaged]
+        + [f"commits/{n}" for n in found.commits if n > batch]
+        + [f"offsets/{n}" for n in found.offsets if n > batch]
+    )
     written = []
     if found.query is None:
         written.append(("metadata", json.dumps({"id": recorded.query})))

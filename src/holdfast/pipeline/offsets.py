@@ -13,10 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import SparkBatch
 from holdfast.log.documents import checksum
-from holdfast.pipeline.source_order import with_room
+from holdfast.pipeline.protocol import REPAIR
+from holdfast.pipeline.source_order import EMPTY, with_room
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +48,22 @@ class Checkpoint:
         except (ValueError, KeyError) as error:
             raise CheckpointUnreadable(
                 f"{self.location}/metadata holds {text[:200]!r}, which is not the id of a query. "
-                "Restore the checkpoint from a copy, or remove all of it."
+                f"Restore the checkpoint from a copy, or repair it with {REPAIR}."
             ) from error
+
+    def damaged(self) -> list[str]:
+        """The names of the entries that Spark reads when it starts, and can't: the newest ones are torn, say."""
+        newest = [f"offsets/{n}" for n in self.numbers("offsets")[-2:]]
+        newest += [f"commits/{n}" for n in self.numbers("commits")[-1:]]
+        return [name for name in newest if not self._is_readable(name)]
+
+    def _is_readable(self, name: str) -> bool:
+        try:
+            return is_entry(self._read_as_spark_does(name))
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() != "org.apache.hadoop.fs.ChecksumException":
+                raise
+            return False
 
     def has_done_batches(self) -> bool:
         """Whether Spark has marked any batch as done."""
@@ -92,11 +109,12 @@ class Checkpoint:
         """The text of a file; None if there is none."""
         if self._folder is not None:
             path = self._folder / name
-            return path.read_text() if path.exists() else None
-        place = self._path(name)
-        if not self._system.exists(place):
-            return None
-        stream = self._system.open(place)
+            return path.read_text(errors="replace") if path.exists() else None
+        return self._read_as_spark_does(name) if self._system.exists(self._path(name)) else None
+
+    def _read_as_spark_does(self, name: str) -> str:
+        """The text of a file that is there. On a local file system its checksum is compared too."""
+        stream = self._system.open(self._path(name))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
@@ -145,6 +163,20 @@ class Checkpoint:
     @property
     def _jvm(self) -> Any:
         return self.session._jvm
+
+
+def is_entry(text: str) -> bool:
+    """Whether a text can be an entry of Spark's offset log or commit log: a format, then JSON or empty positions.
+
+    >>> is_entry('v1\\n{"batchTimestampMs":7}\\n{"logOffset":3}\\n-'), is_entry('v1\\n{"batchTime'), is_entry("")
+    (True, False, False)
+    """
+    version, *lines = text.splitlines() or [""]
+    try:
+        known = [line if line == EMPTY else json.loads(line) for line in lines]
+    except ValueError:
+        return False
+    return version.startswith("v") and bool(known) and isinstance(known[0], dict) and "\ufffd" not in text
 
 
 def file_offset(line: str) -> int | None:

@@ -27,6 +27,12 @@ class NewCheckpoint(HoldfastError):
     category = ErrorCategory.INVALID
 
 
+class DamagedCheckpoint(HoldfastError):
+    """Spark's checkpoint has entries that Spark can't read."""
+
+    category = ErrorCategory.DATA
+
+
 class OtherOffsets(HoldfastError):
     """Spark repeats a batch with other offsets: skipping it would lose data, running it would count data twice."""
 
@@ -128,15 +134,29 @@ def _parsed(line: str) -> object:
         return line
 
 
-def check_checkpoint(newest: Commit | None, query: str | None, restart_sources: bool, done: bool = False) -> None:
-    """Checks Spark's checkpoint at the start. Raises if it is missing, belongs to another log, or is ahead of this log.
+def check_checkpoint(
+    newest: Commit | None,
+    query: str | None,
+    restart_sources: bool,
+    done: bool = False,
+    damaged: Sequence[str] = (),
+) -> None:
+    """Checks Spark's checkpoint at the start.
 
-    `done`: whether the checkpoint has finished batches.
+    Raises if it is missing or damaged, belongs to another log, or is ahead of this log.
+
+    `done`: whether the checkpoint has finished batches. `damaged`: the entries that Spark would need and can't read.
     """
     if (newest is None or newest.spark is None) and done and not restart_sources:
         raise MissingVersions(missing(None, None))
     if newest is not None and newest.spark is not None and newest.spark.query != query and not restart_sources:
         raise NewCheckpoint(refusal(newest, query))
+    if damaged:
+        again = "remove the checkpoint: the log has no version yet" if newest is None else f"repair it with {REPAIR}"
+        raise DamagedCheckpoint(
+            f"Spark can't read {', '.join(damaged)} of its checkpoint, and would not start. Restore the checkpoint "
+            f"from a copy, or {again}."
+        )
 
 
 def missing(batch: int | None, last: int | None) -> str:
