@@ -20,6 +20,7 @@ from holdfast.query.http_protocol import Headers
 from holdfast.query.listening import AddressTaken, AddressUnusable
 from holdfast.query.server import RestServer, serve
 from holdfast.settings.rest import RestSettings
+from tests.instance.processes import until
 
 NEVER = 3600.0
 """A time that no test waits for: pytest would end it long before."""
@@ -145,9 +146,12 @@ def test_a_request_that_comes_right_after_a_stop_is_answered(path: str, monkeypa
     for module in (http_protocol, server):
         monkeypatch.setattr(module, "LAST_REQUEST_SECONDS", 30.0)
     with serve(Quick(), port=0) as rest, socket.create_connection(("127.0.0.1", rest.port), timeout=30) as client:
-        stopping = threading.Thread(target=rest.stop, args=(0.0,))
+        stopping = threading.Thread(target=rest.stop, args=(60.0,))
         stopping.start()
-        _wait_until_refused(rest)
+        until(
+            lambda: [getattr(each, "_ending", None) for each in rest._state.connections] == [True],
+            "the connection is told",
+        )
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
         received = b"".join(iter(lambda: client.recv(1000), b""))  # and then it is closed
         assert received.startswith(b"HTTP/1.1 200") and received.endswith(b"{}"), received

@@ -38,6 +38,7 @@ STREAMED = "holdfast.streamed"
 _DEFAULTS = RestSettings()
 _START_DEADLINE = 10.0
 _CANCEL_DEADLINE = 0.5
+_LOOK_SECONDS = 0.01
 
 
 def tls_of(settings: RestSettings) -> ssl.SSLContext | None:
@@ -153,10 +154,11 @@ class RestServer:
             accepting = self._loop.connect_accepted_socket(connection, each, ssl=self._tls)
             with contextlib.suppress(OSError, TimeoutError):  # the client has left, or doesn't say hello in TLS
                 await asyncio.wait_for(accepting, LAST_REQUEST_SECONDS)
-        if self._state.connections:
-            for open_ in tuple(self._state.connections):
-                open_.shutdown()
-            await pause(LAST_REQUEST_SECONDS)
+        for open_ in tuple(self._state.connections):
+            open_.shutdown()
+        until = self._loop.time() + LAST_REQUEST_SECONDS
+        while self._state.connections and self._loop.time() < until:
+            await pause(_LOOK_SECONDS)
         while self._state.tasks:
             await asyncio.wait(tuple(self._state.tasks))
         await server.wait_closed()
