@@ -29,6 +29,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.query.limits import OVERLOADED, LookupLimit
 from holdfast.query.problems import RETRY_AFTER_SECONDS, Problem
 
@@ -282,8 +283,10 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class _ConnectionEnds(Exception):
-    """A request was sent behind one whose answer ends the connection."""
+class _ConnectionEnds(HoldfastError):
+    """A request was sent behind one whose answer ends the connection. The parser passes it on to `data_received`."""
+
+    category = ErrorCategory.CLOSED
 
 
 def _phrase(status: int) -> bytes:
