@@ -410,6 +410,24 @@ def test_members_that_start_one_after_the_other_share_tasks_without_data_at_once
     assert sorted(place.active for place in both.values()) == ["a"] * 4 + ["b"] * 4
 
 
+def test_a_task_whose_active_replica_has_not_reported_yet_is_not_moved_at_once() -> None:
+    """It may be caught up and read by now: only its next heartbeat says so."""
+    wanted, before = tasks_of(4), {TaskId(0, n): Place(active="b") for n in range(4)}
+    leaving = [member("a"), member("b", None, Presence.LEAVING)]
+    drained = assign(wanted, leaving, before, Version(1), Rules()).places
+    assert {place.active for place in drained.values()} == {"b"}
+    assert any(place.warming == ("a",) for place in drained.values())
+    assert assign(wanted, [member("a"), member("b")], before, Version(1), Rules()).places == before
+
+
+def test_tasks_that_say_they_have_nothing_yet_are_shared_at_once() -> None:
+    """So that members that start on an old log one after the other restore side by side."""
+    before = {TaskId(0, n): Place(active="a") for n in range(8)}
+    restoring = Candidate(id="a", replicas={task: Hosted(version=0, running=False) for task in before})
+    both = assign(tasks_of(8), [restoring, member("b")], before, Version(100), Rules()).places
+    assert sorted(place.active for place in both.values()) == ["a"] * 4 + ["b"] * 4
+
+
 def test_a_large_group_is_placed() -> None:
     members = [Candidate(id=f"m{number}", tags={"zone": str(number % 3)}) for number in range(100)]
     rules = Rules(standbys=1, spread_by=("zone",))

@@ -37,11 +37,6 @@ class Spot:
         """The active one first. Those that are warming are not among them."""
         return self.standbys if self.active is None else [self.active, *self.standbys]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no member has anything of it, so that a move costs nothing."""
-        return all(hosted.version == NOTHING for hosted in self.reports.values())
-
 
 class Draft:
     """All spots, and the weight of each member. `loads` and `leads` follow every change made through it."""
@@ -110,6 +105,17 @@ class Draft:
         """Whether a replica is caught up and answers: a task may move there."""
         hosted = spot.reports.get(id)
         return hosted is not None and hosted.running and self.is_close(spot, id) and self.is_here(id)
+
+    def is_empty(self, spot: Spot) -> bool:
+        """Whether no member has anything of a task, so that a move costs nothing and fails no read.
+
+        As long as its active replica hasn't reported, nothing is known: the replica may be read already.
+        """
+        if self.newest != NOTHING:
+            active = None if spot.active is None else spot.reports.get(spot.active)
+            if active is None or active.running:
+                return False
+        return all(hosted.version == NOTHING for hosted in spot.reports.values())
 
     def is_here(self, id: str) -> bool:
         return self.presence[id] is Presence.HERE

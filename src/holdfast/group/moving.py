@@ -12,6 +12,7 @@ from holdfast.group.draft import Draft, Spot
 from holdfast.group.picking import Location, Picker
 from holdfast.group.roles import improves, least_useful, starts
 from holdfast.group.weights import FLOOR
+from holdfast.words import NOTHING
 
 
 def start_moves(draft: Draft) -> None:
@@ -46,7 +47,7 @@ class _Moves:
             if self._may_start(spot) and (id := self._picker.pick(spot)) is not None:
                 goes = Presence.STOPPING if self._loses_active(spot) else Presence.LEAVING
                 leaving = next(id for id in spot.replicas if draft.presence[id] is goes)
-                if spot.is_empty:
+                if draft.newest == NOTHING:  # later, a replica that says it has nothing may be caught up by now
                     draft.replace(spot, leaving, id)
                 else:
                     self._warm(spot, id, f"so that it can take over from {leaving}, which leaves")
@@ -67,7 +68,7 @@ class _Moves:
         for spot in draft.spots:
             if self._may_start(spot) and self._is_movable(spot) and (found := self._better_spread(spot)) is not None:
                 old, new = found
-                if spot.is_empty:
+                if draft.is_empty(spot):
                     draft.replace(spot, old, new)
                 else:
                     self._warm(
@@ -95,14 +96,14 @@ class _Moves:
     def balance(self) -> None:
         """Moves replicas from the heaviest to the lightest members."""
         draft = self._draft
-        if self._room <= 0 and not any(spot.is_empty for spot in draft.spots):
+        if self._room <= 0 and not any(map(draft.is_empty, draft.spots)):
             return
         loads, hosted, mean = self._goal()
         filled = set(draft.filled)
         while (move := self._next_move(loads, hosted, mean, filled)) is not None:
             spot, old, new = move
             share = draft.share(spot, active=old == spot.active)
-            if spot.is_empty:
+            if draft.is_empty(spot):
                 draft.replace(spot, old, new)
                 hosted[new].append(spot)
             else:
@@ -146,7 +147,7 @@ class _Moves:
             and spot.active is not None
             and len(spot.replicas) == draft.wanted(spot)
             and len(draft.lasting(spot)) == len(spot.replicas)
-            and (spot.is_empty or draft.is_ready(spot, spot.active))
+            and (draft.is_empty(spot) or draft.is_ready(spot, spot.active))
         )
 
     def _next_move(
@@ -202,7 +203,7 @@ class _Moves:
                 yield share, spot
 
     def _may_start(self, spot: Spot) -> bool:
-        return self._room > 0 or spot.is_empty
+        return self._room > 0 or self._draft.is_empty(spot)
 
     def _warm(self, spot: Spot, id: str, reason: str) -> None:
         spot.warming.append(id)
