@@ -1,15 +1,21 @@
 """Which versions an instance believes, while others are committed."""
 
+import math
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import pytest
+
+from holdfast.clock import ManualClock
+from holdfast.errors import StorageUnavailable
 from holdfast.instance.log_reader import LogReader
 from holdfast.log import names
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.storage import open_storage
-from holdfast.words import Version
+from holdfast.words import Millis, Version
 from tests.log.making import Watched, app_spec, grow, store_spec
 
 
@@ -74,3 +80,31 @@ def test_a_version_is_found_although_a_read_that_began_before_it_was_there_has_m
         assert early.result(30) is None
         found = late.result(30)
     assert found is not None and found.version == 2
+
+
+def test_only_a_look_that_worked_counts_as_one() -> None:
+    storage = open_storage("memory://looks")
+    log = Log.create_or_open(storage, app_spec(store_spec()))
+    grow(log, 1)
+    clock = ManualClock(Millis(0))
+    source = LogReader(Log.open(watched := Watched(storage)), clock=clock)
+    looks: list[Callable[[], Version]] = [source.newest, source.follow, lambda: source.learn(Version(2))]
+    assert source.looked_at == -math.inf
+
+    def fail(call: str, name: str) -> None:
+        clock.advance(1)
+        raise StorageUnavailable("the network is gone")
+
+    for look in looks:
+        clock.advance(10)
+        before = source.looked_at
+        watched.before = fail
+        with pytest.raises(StorageUnavailable):
+            look()
+        assert source.looked_at == before
+        watched.before = lambda call, name: None
+        began = clock.monotonic()
+        if look is looks[-1]:
+            grow(log, 1)
+        look()
+        assert source.looked_at == began

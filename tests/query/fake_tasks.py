@@ -1,5 +1,6 @@
 """Fake tasks whose entries a test writes, and REST on them."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -136,6 +137,7 @@ class Files:
         self.app = app
 
     newest_known = Version(0)
+    looked_at = math.inf
 
     def commit(self, version: Version) -> Commit | None:
         return None

@@ -34,8 +34,9 @@ KEYS = range(12)
 class Versions:
     """Versions that were committed at these times."""
 
-    def __init__(self, walls: list[int]) -> None:
+    def __init__(self, walls: list[int], looked_at: float = 0.0) -> None:
         self._walls = walls
+        self.looked_at = looked_at
 
     @property
     def newest_known(self) -> Version:
@@ -74,6 +75,18 @@ def test_the_version_that_was_the_newest_at_a_time(time: int, version: int) -> N
 def test_what_a_request_demands_is_the_oldest_version_that_will_do(given: dict[str, str], at_least: int) -> None:
     clock = ManualClock(Millis(400))
     assert needs_of(freshness_of(given), Versions([100, 200, 300]), clock).at_least == at_least
+
+
+def test_a_lag_in_time_cannot_be_kept_without_a_look_at_the_log() -> None:
+    """An instance that is cut off doesn't know what has been committed since."""
+    clock = ManualClock(Millis(400))
+    versions = Versions([100, 200, 300], looked_at=clock.monotonic())
+    clock.advance(4)
+    assert needs_of(freshness_of({"max_lag": "5s"}), versions, clock).at_least == 0
+    clock.advance(2)
+    with pytest.raises(NotFresh, match=r"last read the log 6\.0 seconds ago"):
+        needs_of(freshness_of({"max_lag": "5s"}), versions, clock)
+    assert needs_of(freshness_of({"max_lag": "1"}), versions, clock).at_least == 2
 
 
 @pytest.mark.parametrize(
@@ -124,6 +137,18 @@ def test_latest_tries_a_newer_version_when_a_replica_has_moved_past_the_first() 
     assert (page.source.version, page.source.consistent, len(page.entries)) == (6, True, 40)
 
 
+def test_latest_is_the_newest_version_that_all_replicas_hold_if_one_cannot_come_to_a_newer_one() -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): 1 for n in range(40)})
+    world.commit(2, NUMBERS, {(0,): 2})
+    world.tasks[TaskId(1, 0)].write(3, "numbers", {})
+    with served(world.reader) as client:
+        latest = client.get("/numbers/range?at=latest&wait=0s").json()
+        assert (latest["version"], latest["consistent"], len(latest["entries"])) == (2, True, 40)
+        refused = client.get("/numbers/range?at=latest&at_least=3&wait=0s")
+        assert (refused.status_code, refused.json()["error"]) == (503, "not_fresh_enough")
+
+
 def test_several_stores_are_opened_at_one_version() -> None:
     world = World()
     world.commit(1, NUMBERS, {(n,): 1 for n in range(10)})
@@ -166,6 +191,19 @@ def test_a_replica_that_is_too_old_says_how_old_it_is() -> None:
             assert (refused.json()["version"], refused.json()["wanted"]) == (4, 7)
             assert refused.headers["retry-after"] == "1"
         assert client.get("/numbers/keys/7?max_lag=5").json()["version"] == 4
+
+
+@pytest.mark.parametrize("path", ["keys/7", "range"])
+def test_an_instance_that_cannot_read_the_log_does_not_promise_a_lag(path: str) -> None:
+    world = World()
+    world.commit(4, NUMBERS, {(7,): 1})
+    world.log.looked_at = world.clock.monotonic()
+    world.clock.advance(6)
+    with served(world.reader) as client:
+        refused = client.get(f"/numbers/{path}?max_lag=5s&wait=0s")
+        assert (refused.status_code, refused.json()["error"]) == (503, "not_fresh_enough")
+        assert "last read the log 6.0 seconds ago" in refused.json()["message"]
+        assert client.get(f"/numbers/{path}?max_lag=7s&wait=0s").json()["version"] == 4
 
 
 def test_partial_answers_are_marked_and_only_given_when_asked_for() -> None:

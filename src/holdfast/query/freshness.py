@@ -13,6 +13,7 @@ from there on there are only version numbers, whatever the request said.
 """
 
 import datetime as dt
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -34,6 +35,11 @@ LONGEST_WAIT: Final = dt.timedelta(seconds=30)
 _LOOKED_AT: Final = 32
 """How many commits before the newest one `max_lag=` looks at for their times. Instances have about as many in memory; a
 replica that is further behind waits until it isn't."""
+
+
+_LOOK_SECONDS: Final = 3.0
+"""Instances look at the log once per second, and sooner when the driver tells them. Only one that hasn't been able to
+for this long may be cut off."""
 
 
 class Latest(Enum):
@@ -68,6 +74,10 @@ class KnownVersions(Protocol):
     @property
     def newest_known(self) -> Version: ...
 
+    @property
+    def looked_at(self) -> float:
+        """When the log was last looked at for the newest version, by the monotonic clock."""
+
     def commit(self, version: Version) -> Commit | None:
         """The commit of a version; None if the log no longer has it."""
 
@@ -98,12 +108,17 @@ def freshness_of(given: Mapping[str, str]) -> Freshness:
 
 
 def needs_of(freshness: Freshness, versions: KnownVersions, clock: Clock) -> ReadNeeds:
-    """What the request demands of each replica, now. May read commits from the log where `max_lag` is a duration."""
+    """What the request demands of each replica, now. May read commits from the log where `max_lag` is a duration.
+
+    Raises NotFresh if the log couldn't be read for longer than that: there may be versions that nobody here knows of.
+    """
     if freshness is ANY:
         return ANY_REPLICA
     newest, lag = versions.newest_known, freshness.max_lag
     oldest = NOTHING
     if isinstance(lag, dt.timedelta):
+        if is_cut_off(lag, versions, clock):
+            raise _not_looked(versions, clock)
         oldest = newest_at(clock.now() - lag // dt.timedelta(milliseconds=1), versions)
     elif lag is not None:
         oldest = Version(max(NOTHING, newest - lag))
@@ -112,6 +127,11 @@ def needs_of(freshness: Freshness, versions: KnownVersions, clock: Clock) -> Rea
         active=freshness.active,
         until=clock.monotonic() + freshness.wait.total_seconds(),
     )
+
+
+def is_cut_off(lag: dt.timedelta, versions: KnownVersions, clock: Clock) -> bool:
+    """Whether there may be versions of more than this long ago that nobody here knows of."""
+    return clock.monotonic() - versions.looked_at > max(lag.total_seconds(), _LOOK_SECONDS)
 
 
 def newest_at(time: int, versions: KnownVersions) -> Version:
@@ -127,6 +147,16 @@ def not_committed(wanted: Version, newest: Version) -> NotFresh:
     """The refusal of a request for a version that isn't committed yet."""
     fact = f"Version {wanted} is asked for, and version {newest} is the newest one."
     return NotFresh(f"{fact} Ask again when it is committed, or wait for it longer with wait=.", newest, wanted)
+
+
+def _not_looked(versions: KnownVersions, clock: Clock) -> NotFresh:
+    ago = clock.monotonic() - versions.looked_at
+    when = f"{ago:.1f} seconds ago" if math.isfinite(ago) else "never"
+    return NotFresh(
+        f"This instance doesn't know the newest version: it has last read the log {when}. Ask again in a moment, or "
+        "another instance; /v1/state shows what is wrong.",
+        versions.newest_known,
+    )
 
 
 def _version(name: str, text: str, more: str = "") -> Version:

@@ -4,7 +4,8 @@ Replicas are updated independently, and keep their last few versions. So three c
 
     at=VERSION   every task is opened at that version; one that has moved past it makes the version gone
     at=latest    the newest version that this instance has is tried first. A replica that is behind comes to it; if one
-                 has moved past it meanwhile, a newer version is tried, until the deadline of the request
+                 has moved past it meanwhile, a newer version is tried, until the deadline of the request. If one can't
+                 come to it in time, the newest version that all of them hold is the answer's
     otherwise    every task is opened at its newest version, then those that are ahead again at the smallest of these.
                  If one no longer has that, each answers at its own version, and the answer isn't `consistent`
 
@@ -239,7 +240,7 @@ class Opener:
             found = self._opened(stack, places, target, needs)
             gone = _gone(found)
             if gone is None or gone.held is None:
-                return found
+                return self._common(stack, places, found, needs) or found
             for part in found:
                 _close(part)
             if self._clock.monotonic() >= needs.until:
@@ -250,6 +251,20 @@ class Opener:
                     gone.held[0],
                 )
             target = Version(gone.held[1])
+
+    def _common(
+        self, stack: ExitStack, places: Sequence[StorePart], found: Sequence[Opened], needs: ReadNeeds
+    ) -> list[Opened] | None:
+        """The newest version that all replicas have, if some of them haven't come to a newer one in time."""
+        behind = [Version(e.version) for e in found if isinstance(e, NotFresh) and e.version is not None]
+        if not behind or min(behind) < needs.at_least:
+            return None
+        again = self._opened(stack, places, min(behind), needs)
+        if not all(isinstance(part, OpenPart) for part in again):
+            return None
+        for part in found:
+            _close(part)
+        return again
 
     def _opened(
         self, stack: ExitStack, places: Sequence[StorePart], version: Version | None, needs: ReadNeeds

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from holdfast.clock import Clock, pause
-from holdfast.query.freshness import ANY, LATEST, Freshness, KnownVersions, needs_of, not_committed
+from holdfast.query.freshness import ANY, LATEST, Freshness, KnownVersions, is_cut_off, needs_of, not_committed
 from holdfast.query.task_reader import ReadNeeds, Tasks
 from holdfast.words import NOTHING, TaskId, Version
 
@@ -35,7 +35,7 @@ class VersionWait:
             if self._clock.monotonic() >= until:
                 raise not_committed(freshness.first, newest)
             await pause(_LOOK_SECONDS)
-        needs = await self._needs(freshness)
+        needs = await self._needs(freshness, until)
         version = self._newest_here(tasks) if freshness.at is LATEST else freshness.at
         for task in tasks:
             while self._is_behind(task, version, needs) and self._clock.monotonic() < until:
@@ -43,9 +43,11 @@ class VersionWait:
         left = dt.timedelta(seconds=max(0.0, until - self._clock.monotonic()))
         return replace(freshness, at_least=needs.at_least, max_lag=None, wait=left)
 
-    async def _needs(self, freshness: Freshness) -> ReadNeeds:
-        if isinstance(freshness.max_lag, dt.timedelta):  # so it may read the log
-            return await asyncio.to_thread(needs_of, freshness, self._versions, self._clock)
+    async def _needs(self, freshness: Freshness, until: float) -> ReadNeeds:
+        if isinstance(lag := freshness.max_lag, dt.timedelta):
+            while is_cut_off(lag, self._versions, self._clock) and self._clock.monotonic() < until:
+                await pause(_LOOK_SECONDS)
+            return await asyncio.to_thread(needs_of, freshness, self._versions, self._clock)  # it may read the log
         return needs_of(freshness, self._versions, self._clock)
 
     def _newest_here(self, tasks: Sequence[TaskId]) -> Version:
