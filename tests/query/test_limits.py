@@ -20,10 +20,11 @@ from starlette.routing import Route
 from holdfast import metrics
 from holdfast.log.appfile import AppSpec
 from holdfast.query import limits
-from holdfast.query.limits import Limited
+from holdfast.query.limits import Limited, begin_stream
+from holdfast.query.problems import Problem, answer_problem
 from holdfast.query.rest import create_app
 from holdfast.query.server import RestServer, serve
-from holdfast.query.task_reader import ANY_REPLICA, KeyRead, ReadNeeds, TaskStore
+from holdfast.query.task_reader import ANY_REPLICA, KeyRead, NotHere, ReadNeeds, TaskStore
 from holdfast.settings.rest import RestSettings
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.kinds.scores import ScoreStore
@@ -31,7 +32,7 @@ from holdfast.words import TaskId, Version
 from tests.instance.processes import until
 from tests.log.making import app_spec, subtopologies_of
 from tests.query.fake_tasks import NUMBERS, STATE, FakeTask, World
-from tests.query.instances import Driver, config, process
+from tests.query.instances import Driver, config, process, serving
 
 TOKENS = "ann ann-0123456789abcdef read:*,admin\nbob bob-0123456789abcdef read:*,admin"
 
@@ -325,10 +326,12 @@ async def _echo(request: Request) -> Response:
 
 
 async def _stream(request: Request) -> Response:
+    begin_stream(request.scope, is_scan=True)
     return StreamingResponse(_Ticks.of(request))
 
 
 async def _events(request: Request) -> Response:
+    begin_stream(request.scope, is_scan=False)
     return StreamingResponse(_Ticks.of(request), media_type="text/event-stream")
 
 
@@ -349,7 +352,8 @@ class _Ticks:
 @contextmanager
 def limited(**limits: object) -> Iterator[httpx2.Client]:
     app = Starlette(
-        routes=[Route("/echo", _echo, methods=["POST"]), Route("/stream", _stream), Route("/events", _events)]
+        routes=[Route("/echo", _echo, methods=["POST"]), Route("/stream", _stream), Route("/events", _events)],
+        exception_handlers={Problem: answer_problem},
     )
     with serve(Limited(app, RestSettings(**limits)), port=0) as server:  # type: ignore[arg-type]
         with httpx2.Client(base_url=server.url, timeout=30) as client:
@@ -408,6 +412,58 @@ def test_scans_have_a_limit_of_their_own_and_leave_room_for_watches() -> None:
         assert stack.enter_context(client.stream("GET", "/stream")).status_code == 200
         assert problem(client.get("/stream")) == (503, "overloaded")
         assert stack.enter_context(client.stream("GET", "/events")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "limits", "status", "error"),
+    [
+        ("watch", {"max_streams_per_caller": 1}, 429, "too_many_requests"),
+        ("watch", {"max_streams": 1}, 503, "overloaded"),
+        ("scan", {"max_scans": 0}, 503, "overloaded"),
+        ("arrow", {"max_scans": 0}, 503, "overloaded"),
+        ("arrow", {"max_streams_per_caller": 1}, 429, "too_many_requests"),
+    ],
+)
+def test_one_stream_too_many_is_refused_like_any_request(
+    path: str, limits: dict[str, int], status: int, error: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = AppSpec(id="game", partitions=1, stores=(NUMBERS,), subtopologies=subtopologies_of({"numbers": 0}))
+    asked = {"path": f"/v1/stores/{{store}}/{path}", "status": str(status)}
+
+    def counted() -> tuple[float, float]:
+        shed = metrics.value("holdfast_rest_requests_shed_total", error=error)
+        return shed, metrics.value("holdfast_rest_requests_total", **asked)
+
+    with serving(tmp_path, numbers, RestSettings(port=0, **limits)) as (driver, instance, service):  # type: ignore[arg-type]
+        driver.commit(NUMBERS, {(1,): 1})
+        instance.committed(driver.version)
+        with httpx2.Client(base_url=f"{service.url}/v1/stores/numbers", timeout=30) as client:
+            with client.stream("GET", "/watch") as watch:
+                assert watch.status_code == 200
+                before = counted()
+                assert problem(client.get(path)) == (status, error)
+                assert counted() == (before[0] + 1, before[1] + 1)
+                assert client.get("/range").status_code == 200
+            until(lambda: metrics.value("holdfast_rest_streams") == 0, "the stream has ended")
+            if "max_scans" not in limits:
+                with client.stream("GET", path) as again:
+                    assert again.status_code == 200
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
+def test_a_stream_that_becomes_a_refusal_counts_no_more() -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(1,): 1})
+    task = world.tasks[world.task_of(NUMBERS, (1,))]
+    app = create_app(world.reader, lambda: STATE, settings=RestSettings(max_scans=1))
+    with serve(app, port=0) as server, httpx2.Client(base_url=server.url, timeout=30) as client:
+        task.error = NotHere("it is elsewhere")
+        for _ in range(3):
+            assert problem(client.get("/v1/stores/numbers/scan")) == (503, "not_here")
+        task.error = None
+        assert client.get("/v1/stores/numbers/scan").status_code == 200
+        until(lambda: metrics.value("holdfast_rest_streams") == 0, "no stream is left")
+        assert metrics.value("holdfast_rest_requests_under_way") == 0
 
 
 def test_a_stream_is_cut_off_when_the_server_stops(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,11 +12,13 @@ answered: whoever has to find out that an instance is overloaded, or where else 
 Lookups that are answered on the event loop are never under way: the instance is overloaded if too many of them wait.
 
 A request counts until its answer begins. An answer without an end that is known (a watch, a scan) is a stream from then
-on, and counts as one until it ends. When the client leaves, its request is cancelled, and what reads for it stops.
+on, and counts as one until it ends. Its endpoint says so before it reads anything (`begin_stream`), so one stream too
+many is refused like any other request. When the client leaves, its request is cancelled, and what reads for it stops.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -37,7 +39,8 @@ OVERLOADED: Final = "overloaded"
 TOO_MANY: Final = "too_many_requests"
 SEND_SECONDS: Final = 60.0
 """How long a client may read nothing of what was sent to it. Then its connection ends, and what was read for it."""
-_EVENTS: Final = b"text/event-stream"
+_SUCCESS: Final = 200
+_BEGIN_STREAM: Final = "holdfast.begin_stream"
 _LATER: Final = "Ask again after the time in Retry-After, or ask another instance of the app."
 _shed = metrics.counter("holdfast_rest_requests_shed", "REST requests beyond a limit, by error.", ["error"])
 _under_way = metrics.gauge("holdfast_rest_requests_under_way", "REST requests that are being worked on.")
@@ -72,7 +75,7 @@ class Slots:
         _under_way.dec()
 
     def begin_stream(self, who: str, *, is_scan: bool) -> None:
-        """A request becomes a stream. Raises if there are too many of them; it is a request then."""
+        """Counts a stream beside its request, or raises if there are too many."""
         limits = self._limits
         if is_scan and self._scans >= limits.max_scans:
             fact = f"This instance sends {limits.max_scans} scans, as many as it may."
@@ -83,7 +86,6 @@ class Slots:
         if self._streams.total() >= limits.max_streams:
             fact = f"This instance sends {limits.max_streams} streams, as many as it may."
             raise Problem(503, OVERLOADED, fact, _LATER)
-        self.leave(who)
         self._streams[who] += 1
         self._scans += is_scan
         _streams.inc()
@@ -94,6 +96,13 @@ class Slots:
         if not self._streams[who]:
             del self._streams[who]
         _streams.dec()
+
+
+def begin_stream(scope: Scope, *, is_scan: bool) -> None:
+    """Says that the answer of a request will be a stream; once is enough. Raises a Problem if there are too many."""
+    begin: Callable[[bool], None] | None = scope.get(_BEGIN_STREAM)
+    if begin is not None:
+        begin(is_scan)
 
 
 class LookupLimit:
@@ -126,6 +135,7 @@ class Limited:
             await self._app(scope, receive, send)
             return
         request = _Request(self._slots, caller(scope), send)
+        scope[_BEGIN_STREAM] = request.begin_stream
         try:
             self._check_length(scope)
             self._slots.enter(request.who)
@@ -163,10 +173,6 @@ class Limited:
             # body, so that no client takes what it has for all of it.
             if not request.left.is_set() and not request.is_stream:
                 raise
-        except Exception:
-            if request.refused is None:
-                raise
-            raise request.refused from None
         finally:
             request.waiting.ended = True  # of use for threads that still read
             if watch is not None:
@@ -205,14 +211,14 @@ class _Request:
     def __init__(self, slots: Slots, who: str, send: Send) -> None:
         self.who = who
         self.left = asyncio.Event()
-        self.refused: Problem | None = None
         self.deadline: asyncio.Timeout
         self.waiting: LiveRequest = begin()
         self._slots = slots
         self._send = send
         self.is_answered = False
         self.is_stream = False
-        self._is_scan = False
+        self._begun: bool | None = None
+        """Whether the stream that was begun is a scan; None while there is none."""
 
     async def watch(self, receive: Receive, task: "asyncio.Task[object]") -> None:
         """Cancels the task when the client leaves: nobody would read its answer."""
@@ -240,26 +246,29 @@ class _Request:
 
         return receive
 
+    def begin_stream(self, is_scan: bool) -> None:
+        if self._begun is None:
+            try:
+                self._slots.begin_stream(self.who, is_scan=is_scan)
+            except Problem as problem:
+                _shed.labels(problem.error).inc()
+                raise
+            self._begun = is_scan
+
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = {name.lower(): value for name, value in message["headers"]}
-            if b"content-length" not in headers:
-                self._is_scan = not headers.get(b"content-type", b"").startswith(_EVENTS)
-                try:
-                    self._slots.begin_stream(self.who, is_scan=self._is_scan)
-                except Problem as problem:
-                    self.refused = problem  # frameworks don't expect an error here, and would hide it
-                    raise
-                self.is_stream = True
+            self.is_stream = self._begun is not None and message["status"] == _SUCCESS  # or it became a refusal
+            if self.is_stream:
+                self._slots.leave(self.who)
             self.is_answered = True
         self.deadline.reschedule(asyncio.get_running_loop().time() + SEND_SECONDS)
         await self._send(message)  # which waits while the client hasn't read what was sent before
         self.deadline.reschedule(None)
 
     def end(self) -> None:
-        if self.is_stream:
-            self._slots.end_stream(self.who, is_scan=self._is_scan)
-        else:
+        if self._begun is not None:
+            self._slots.end_stream(self.who, is_scan=self._begun)
+        if not self.is_stream:
             self._slots.leave(self.who)
 
 

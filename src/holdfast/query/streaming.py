@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.query.grants import check_admitted
+from holdfast.query.limits import begin_stream
 from holdfast.query.problems import Problem
 from holdfast.query.server import STREAMED
 
@@ -51,7 +52,7 @@ class _Cut(HoldfastError):
 
 
 class _Streamed(StreamingResponse):
-    """Closes the pieces when it has ended, also if it was refused before the first one was sent."""
+    """Closes the pieces when it has ended."""
 
     def __init__(
         self, pieces: _Pieces, sent: AsyncIterator[bytes], media: str, headers: Mapping[str, str] | None
@@ -76,8 +77,11 @@ async def streamed(
 ) -> Response:
     """The pieces as an answer. The first one is made here: an error in it is answered as any other.
 
+    Raises a Problem before that if there are too many such answers.
+
     `headers` are looked at after that, so the generator may fill them.
     """
+    begin_stream(request.scope, is_scan=True)
     pieces = _Pieces(made)
     first = await asyncio.to_thread(pieces.next)
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from holdfast.instance.log_reader import LogReader
 from holdfast.query.grants import check_admitted
+from holdfast.query.limits import begin_stream
 from holdfast.query.operations import REFUSALS, TEXT, Call, Operation, Parameter
 from holdfast.query.problems import Problem
 from holdfast.query.store_specs import StoreSpecs
@@ -80,6 +81,7 @@ class Watches:
         given, request = call.given, call.request
         spec = self._specs[call.store]
         interest = self._interest(spec, given)
+        begin_stream(request.scope, is_scan=False)
         reader = self._readers.get(spec.name)
         if reader is None:
             reader = SharedReader(self._source, self._specs, spec.name, self._threads, self._kept_bytes)
