@@ -1,21 +1,27 @@
 """The shared reader of watchers: what it keeps, and that a read is shared whatever its watchers do."""
 
 import asyncio
+import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pytest
 
 from holdfast.errors import StorageUnavailable
 from holdfast.instance.log_reader import LogReader
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
+from holdfast.log.segments import STATE, STATE_SCHEMA, seal
 from holdfast.log.storage import open_storage
 from holdfast.query.store_specs import StoreSpecs
+from holdfast.query.watch_changes import Interest
 from holdfast.query.watch_reader import NewestFirst, SharedReader
-from holdfast.words import Version
+from holdfast.stores.formats.keys import encode_key
+from holdfast.words import TaskId, Version
 from tests.instance.app_log import new_url
-from tests.log.making import app_spec, grow
+from tests.log.making import app_spec, grow, next_commit, store_spec
 
 
 def kept(values: NewestFirst[str], *keys: tuple[int, int]) -> list[tuple[int, int]]:
@@ -105,3 +111,27 @@ def test_a_read_that_fails_is_not_kept(log: Log) -> None:
         first, second, third = asyncio.run(run(threads))
     assert isinstance(first, StorageUnavailable) and isinstance(second, StorageUnavailable)
     assert (third, source.reads) == (1, 2)
+
+
+def test_what_a_watcher_of_a_key_gets_is_found_on_the_event_loop_without_a_sort() -> None:
+    keys = [encode_key(store_spec().key, [f"user-{n}"]) for n in range(50_000)]
+    random.Random(1).shuffle(keys)
+    log = Log.create_or_open(open_storage(new_url()), app_spec())
+    table = pa.table({"key": keys, "value": [None] * len(keys)}, schema=STATE_SCHEMA)
+    ref = log.write_segment(TaskId(0, 0), Version(1), seal([(STATE, "counts", table)]), inline_limit=1 << 30)
+    log.create_commit(next_commit(log, None, {"0_0": (ref,)}))
+    source = LogReader(log)
+
+    async def run(threads: ThreadPoolExecutor) -> tuple[list[int], float]:
+        reader = SharedReader(source, StoreSpecs(source), "counts", threads)
+        [changes] = await reader.changes(await reader.version(Version(1)), 0)
+        began = time.thread_time()
+        found = changes.rows(Interest(keys[7], keys[7] + b"\x00"))
+        return list(found), time.thread_time() - began
+
+    with ThreadPoolExecutor(1) as threads:
+        found, taken = asyncio.run(run(threads))
+    began = time.thread_time()
+    sorted(range(len(keys)), key=keys.__getitem__)
+    assert found == [7]
+    assert taken < (time.thread_time() - began) / 5

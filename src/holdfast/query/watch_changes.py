@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError
 from holdfast.log.commits import Commit
@@ -174,7 +175,9 @@ class WatchedChanges:
         self._ids, self._entries, self._changed = ids, entries, changed
         self._keys: list[bytes] = changed.keys.to_pylist()
         self._frames: list[bytes | None] = [None] * len(self._keys)
-        self._order: list[int] | None = None
+        self._order: pa.UInt64Array = pc.array_sort_indices(changed.keys)
+        """The rows in the order of their keys. Made here, on the thread that reads, and outside of Python: sorting
+        70,000 keys takes 20 ms, and takes the event loop no time."""
         self.size = _JSON * at.part.bytes + _ROW_BYTES * len(self._keys)
         """About how many bytes of memory they take."""
 
@@ -187,15 +190,14 @@ class WatchedChanges:
             return range(first, len(self))
         if not interest.wants(self.task):
             return ()
-        if self._order is None:
-            self._order = sorted(range(len(self)), key=self._keys.__getitem__)
         begin = self._before(interest.start)
         end = len(self) if interest.stop is None else self._before(interest.stop)
-        return sorted(row for row in self._order[begin:end] if row >= first)
+        found: list[int] = self._order.slice(begin, max(0, end - begin)).to_pylist()
+        return sorted(row for row in found if row >= first)
 
     def _before(self, key: bytes) -> int:
         """How many keys are before this one."""
-        return bisect_left(self._order or (), key, key=self._keys.__getitem__)
+        return bisect_left(range(len(self)), key, key=lambda place: self._keys[self._order[place].as_py()])
 
     def frame(self, row: int) -> bytes:
         """One change as the bytes of an event."""
