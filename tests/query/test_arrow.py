@@ -1,5 +1,7 @@
 """GET /v1/stores/{store}/arrow on real instances, as pyarrow, Polars and pandas read it."""
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import polars
 import pyarrow as pa
 import pytest
 
+from holdfast import metrics
 from holdfast.query import client_holds
 from holdfast.query.answers import VERSION_HEADER
 from holdfast.query.arrow import ARROW_TYPE
@@ -125,6 +128,42 @@ def test_clients_have_only_so_many_holds_and_statements_need_none_of_them(
     refused = group.client.post(path)
     assert (refused.status_code, refused.json()["error"]) == (503, "too_many_holds")
     assert table_of(group, "/v1/stores/numbers/arrow").num_rows == 20
+
+
+class SlowHolds(FakeTask):
+    """A task that takes until `go_on` to hold a version."""
+
+    def __init__(self, fake: FakeTask) -> None:
+        super().__init__(fake.task)
+        self.versions = fake.versions
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.held = 0
+
+    def _hold(self, version: Version) -> FakeHold:
+        self.reached.set()
+        assert self.go_on.wait(30)
+        found = super()._hold(version)
+        self.held += 1
+        return found
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_request_that_ends_while_a_version_is_being_held_holds_nothing(leaves: bool) -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): n for n in range(5)})
+    id = world.task_of(NUMBERS, (3,))
+    world.tasks[id] = task = SlowHolds(world.tasks[id])
+    app = create_app(world.reader, lambda: STATE, settings=RestSettings(timeout="30s" if leaves else "200ms"))
+    with serve(app, port=0) as server:
+        if leaves:
+            with socket.create_connection((server.host, server.port)) as client:
+                client.sendall(b"POST /v1/stores/numbers/hold HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+                assert task.reached.wait(30)
+        else:
+            assert httpx2.post(f"{server.url}/v1/stores/numbers/hold").json()["error"] == "timed_out"
+        until(lambda: metrics.value("holdfast_rest_requests_under_way") == 0, "the request has ended")
+        task.go_on.set()
+        until(lambda: task.held and not any(each.holds for each in world.tasks.values()), "all is released")
 
 
 def test_a_whole_store_counts_as_a_stream_and_one_that_is_refused_holds_nothing() -> None:

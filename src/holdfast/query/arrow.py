@@ -21,7 +21,7 @@ from starlette.responses import Response
 from holdfast.instance.held_versions import LONGEST_SECONDS, HoldTerms
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.answers import source_headers
-from holdfast.query.client_holds import ClientHolds
+from holdfast.query.client_holds import ClientHolds, Handover
 from holdfast.query.columns import ColumnReader
 from holdfast.query.operations import FRESH, REFUSALS, TEXT, Call, Operation, Parameter, Type
 from holdfast.query.problems import Problem, json_response
@@ -141,7 +141,13 @@ class ArrowEndpoints:
         partitions, terms = len(self._columns.tasks_of(store)), HoldTerms(float(seconds), by_client=True)
         self._holds.check()
         freshness = await self._columns.awaited(call.freshness, store)
-        held = await asyncio.to_thread(self._columns.hold, [store], freshness, terms)
+        handover = Handover()
+        try:
+            held = await asyncio.to_thread(lambda: handover.give(self._columns.hold([store], freshness, terms)))
+        except asyncio.CancelledError:  # nobody will know the id
+            if (unclaimed := handover.end()) is not None:
+                asyncio.get_running_loop().run_in_executor(None, unclaimed.release)
+            raise
         call.measure(held.source.answered)
         hold = self._holds.add(store, held, terms.seconds)
         return json_response(

@@ -1,8 +1,10 @@
 """Holds that clients have made over REST, by an id that only their client knows, so that they can be released.
 
-They are kept by the instance that was asked, until their time has passed. Replicas end them by themselves.
+They are kept by the instance that was asked, until their time has passed. Replicas end them by themselves. A request
+that ends while its version is being held gets no id, so what it would have held is released.
 """
 
+import threading
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +15,30 @@ from holdfast.query.columns import HeldStores
 
 MOST: Final = 1_000
 """Holds of clients per instance. Each takes about a kilobyte; versions are counted by their replicas."""
+
+
+class Handover:
+    """Stores that a thread holds for a request, which may end meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: HeldStores | None = None
+        self._ended = False
+
+    def give(self, held: HeldStores) -> HeldStores:
+        """On the thread: hands them over, or releases them if the request has ended."""
+        with self._lock:
+            self._held = held
+            ended = self._ended
+        if ended:
+            held.release()
+        return held
+
+    def end(self) -> HeldStores | None:
+        """The request has ended. What was handed over before is to be released by its caller."""
+        with self._lock:
+            self._ended = True
+            return self._held
 
 
 @dataclass(frozen=True)
