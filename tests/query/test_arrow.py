@@ -130,6 +130,21 @@ def test_clients_have_only_so_many_holds_and_statements_need_none_of_them(
     assert table_of(group, "/v1/stores/numbers/arrow").num_rows == 20
 
 
+def test_one_client_leaves_holds_to_the_others(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_holds, "MOST_OF_CALLER", 2)
+    group.driver.commit(NUMBERS, {(n,): 1 for n in range(20)})
+    group.settle()
+    path = f"{group.rests[0].url}/v1/stores/numbers/hold"
+    first, _ = (group.client.post(path).json()["hold"] for _ in range(2))
+    refused = group.client.post(path)
+    assert (refused.status_code, refused.json()["error"]) == (429, "too_many_holds")
+    assert refused.headers["retry-after"] == "1"
+    with httpx2.Client(transport=httpx2.HTTPTransport(local_address="127.0.0.2")) as other:
+        assert other.post(path).status_code == 200
+    assert group.client.delete(f"{path}/{first}").status_code == 200
+    assert group.client.post(path).status_code == 200
+
+
 class SlowHolds(FakeTask):
     """A task that takes until `go_on` to hold a version."""
 

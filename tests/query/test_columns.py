@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.instance import held_versions
-from holdfast.instance.held_versions import HeldVersions, HoldTerms, TooManyHolds
+from holdfast.instance.held_versions import HeldVersions, HoldTerms, TooManyHolds, TooManyHoldsOfCaller
 from holdfast.instance.instance import Instance
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.columns import ColumnReader, HeldStores
@@ -139,7 +139,7 @@ def test_if_a_hold_has_gone_another_replica_with_the_version_is_read(with_standb
         pass
 
 
-CLIENT = HoldTerms(30, by_client=True)
+CLIENT = HoldTerms(30, caller="ann")
 
 
 def most_held(group: Group) -> int:
@@ -209,6 +209,29 @@ def test_clients_leave_room_for_the_instances_own_reads(
             columns.hold(["numbers"], ANY, HoldTerms(30))
     held.pop().release()
     columns.hold(["numbers"], ANY, CLIENT).release()
+
+
+def test_one_client_leaves_versions_to_the_others(
+    group: Group, columns: ColumnReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_versions, "MOST_OF_CALLER", 2)
+    held: list[HeldStores] = []
+    for factor in (1, 2):
+        squares(group, factor)
+        held.append(columns.hold(["numbers"], ANY, CLIENT))
+    squares(group, 3)
+    with pytest.raises(TooManyHoldsOfCaller, match="2 versions of task 1_. are held for ann, as many as one client"):
+        columns.hold(["numbers"], ANY, CLIENT)
+    again = columns.hold(["numbers"], Freshness(at=Version(1)), CLIENT)
+    columns.hold(["numbers"], ANY, HoldTerms(30, caller="bob"))
+    with columns.held(["numbers"], ANY, 30):
+        pass
+    held[0].release()
+    with pytest.raises(TooManyHoldsOfCaller):  # it has another hold of the same version
+        columns.hold(["numbers"], ANY, CLIENT)
+    again.release()
+    columns.hold(["numbers"], ANY, CLIENT)
+    assert most_held(group) == 2
 
 
 def test_a_task_that_is_ahead_is_read_at_the_version_of_the_others() -> None:

@@ -351,7 +351,7 @@ class SqlBusy(_Retry):
 
 
 class TooManyHolds(_Retry):
-    """A task holds as many versions as it may."""
+    """A task holds as many versions as it may, of all clients or of this one."""
 
     error = "too_many_holds"
 

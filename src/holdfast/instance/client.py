@@ -210,7 +210,7 @@ class StateClient:
     def hold(self, task: TaskId, store: str, version: Version, terms: HoldTerms) -> messages.HeldVersion:
         """Keeps a version readable for so long, or until `release`."""
         place = self._ask(task, store, version)
-        ask = messages.HoldVersion(*place, seconds=terms.seconds, by_client=terms.by_client)
+        ask = messages.HoldVersion(*place, seconds=terms.seconds, caller=terms.caller)
         return msgspec.json.decode(self._act("hold", ask), type=messages.HeldVersion)
 
     def release(self, held: messages.HeldVersion) -> None:

@@ -4,7 +4,8 @@ A replica keeps its last few versions, which may be seconds. A reader of several
 steps needs one version for longer: it holds it, reads it as often as it likes, and releases it. A hold that nobody
 releases ends by itself. What costs is the version, whose files and runs are kept, not the number of its readers: so
 there are only so many versions, and each is kept until the last of its holds ends. Clients may forget to release
-theirs; the last few places are for the instance's own reads, which end with their request.
+theirs; the last few places are for the instance's own reads, which end with their request. One client has a share of
+the others, so that it can't take them from all other clients.
 """
 
 import itertools
@@ -24,6 +25,8 @@ MOST: Final = 64
 """Versions that a replica holds at most."""
 RESERVED: Final = 16
 """How many of them clients can't hold."""
+MOST_OF_CALLER: Final = (MOST - RESERVED) // 2
+"""How many of the others one client holds at most."""
 LONGEST_SECONDS: Final = 600.0
 
 
@@ -33,13 +36,17 @@ class TooManyHolds(HoldfastError):
     category = ErrorCategory.RETRY
 
 
+class TooManyHoldsOfCaller(TooManyHolds):
+    """One client can't hold another version now; others can."""
+
+
 @dataclass(frozen=True)
 class HoldTerms:
     """For how long a version is held at most, and for whom."""
 
     seconds: float
-    by_client: bool = False
-    """Whether a client has asked for it, which may not release it."""
+    caller: str | None = None
+    """The client that has asked for it, which may not release it; None if an instance has, for a read of its own."""
 
 
 class Hold(NamedTuple):
@@ -55,6 +62,8 @@ class _HeldVersion:
 
     view: "ReadView"
     ends: dict[int, float] = field(default_factory=dict)
+    callers: dict[int, str | None] = field(default_factory=dict)
+    """Whose each hold is."""
 
     def lasts(self, now: float) -> bool:
         """Whether the time of any hold is left."""
@@ -74,24 +83,37 @@ class HeldVersions:
     def add(self, view: "ReadView", terms: HoldTerms) -> Hold:
         """Holds the version of a view for so long at most. The view belongs to the hold from here on."""
         self.end_old()
-        most = MOST - RESERVED if terms.by_client else MOST
         with self._lock:
             held = self._held.get(view.version)
-            is_first = held is None and len(self._held) < most
-            if is_first:
-                held = self._held[view.version] = _HeldVersion(view)
-            if held is not None:
+            is_first = held is None
+            refused = self._refusal(view.version, terms)
+            if refused is None:
+                held = held or self._held.setdefault(view.version, _HeldVersion(view))
                 number = next(self._numbers)
                 held.ends[number] = self._clock() + min(terms.seconds, LONGEST_SECONDS)
-        if not is_first:
+                held.callers[number] = terms.caller
+        if refused is not None or not is_first:
             view.close()
-        if held is None:
-            raise self._too_many(most, terms)
+        if refused is not None:
+            raise refused
         return Hold(view.version, number)
+
+    def _refusal(self, version: Version, terms: HoldTerms) -> TooManyHolds | None:
+        """Why a version can't be held, if it can't. Called with the lock."""
+        if terms.caller is not None:
+            own = {each for each, held in self._held.items() if terms.caller in held.callers.values()}
+            if version not in own and len(own) >= MOST_OF_CALLER:
+                return TooManyHoldsOfCaller(
+                    f"{MOST_OF_CALLER} versions of task {self._task} are held for {terms.caller}, as many as one "
+                    "client may hold. Release those that are read (DELETE /v1/stores/STORE/hold/HOLD), or ask for one "
+                    f"of them with at=; each ends by itself, after {LONGEST_SECONDS:g} s at most."
+                )
+        most = MOST if terms.caller is None else MOST - RESERVED
+        return None if version in self._held or len(self._held) < most else self._too_many(most, terms)
 
     def _too_many(self, most: int, terms: HoldTerms) -> TooManyHolds:
         fact = f"{most} versions of task {self._task} are held, as many as"
-        if terms.by_client:
+        if terms.caller is not None:
             return TooManyHolds(
                 f"{fact} clients may hold. Release those that are read (DELETE /v1/stores/STORE/hold/HOLD), or ask for "
                 f"one of them with at=; each ends by itself, after {LONGEST_SECONDS:g} s at most."
@@ -116,7 +138,10 @@ class HeldVersions:
         """Ends a hold. One that has ended is fine."""
         with self._lock:
             held = self._held.get(hold.version)
-            if held is None or held.ends.pop(hold.number, None) is None or held.ends:
+            if held is None or held.ends.pop(hold.number, None) is None:
+                return
+            del held.callers[hold.number]
+            if held.ends:
                 return
             del self._held[hold.version]
         held.view.close()

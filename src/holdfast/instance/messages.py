@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.config import Phase, Role
-from holdfast.instance.held_versions import Hold, HoldTerms, TooManyHolds
+from holdfast.instance.held_versions import Hold, HoldTerms, TooManyHolds, TooManyHoldsOfCaller
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.words import Version
 
@@ -75,11 +75,11 @@ class HoldVersion(Ask, frozen=True, kw_only=True):
     """do_action hold: keep the version readable for so many seconds, or until it is released."""
 
     seconds: float
-    by_client: bool = False
+    caller: str | None = None
 
     @property
     def terms(self) -> HoldTerms:
-        return HoldTerms(self.seconds, self.by_client)
+        return HoldTerms(self.seconds, self.caller)
 
 
 class HeldVersion(msgspec.Struct, frozen=True):
@@ -207,6 +207,7 @@ class EncodedError(msgspec.Struct, frozen=True, tag="other"):
 
 class EncodedTooManyHolds(msgspec.Struct, frozen=True, tag="too_many_holds"):
     message: str
+    of_caller: bool = False
 
 
 _Encoded = EncodedVersionNotAvailable | EncodedTaskNotHere | EncodedTooManyHolds | EncodedError
@@ -224,7 +225,7 @@ def encode_error(error: BaseException) -> bytes:
         case TaskNotHere():
             return msgspec.json.encode(EncodedTaskNotHere(str(error)))
         case TooManyHolds():
-            return msgspec.json.encode(EncodedTooManyHolds(str(error)))
+            return msgspec.json.encode(EncodedTooManyHolds(str(error), isinstance(error, TooManyHoldsOfCaller)))
     category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
     return msgspec.json.encode(EncodedError(str(error), category))
 
@@ -244,8 +245,8 @@ def decode_error(data: bytes) -> HoldfastError | None:
             return VersionNotAvailable(message, asked, held)
         case EncodedTaskNotHere(message):
             return TaskNotHere(message)
-        case EncodedTooManyHolds(message):
-            return TooManyHolds(message)
+        case EncodedTooManyHolds(message, of_caller):
+            return TooManyHoldsOfCaller(message) if of_caller else TooManyHolds(message)
         case EncodedError(message, ErrorCategory.RETRY | ErrorCategory.CLOSED):
             return InstanceUnavailable(message)
         case EncodedError(message, ErrorCategory.DATA):

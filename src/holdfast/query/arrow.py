@@ -23,6 +23,7 @@ from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.answers import source_headers
 from holdfast.query.client_holds import ClientHolds, Handover
 from holdfast.query.columns import ColumnReader
+from holdfast.query.grants import caller
 from holdfast.query.operations import FRESH, REFUSALS, TEXT, Call, Operation, Parameter, Type
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.streaming import streamed
@@ -138,8 +139,9 @@ class ArrowEndpoints:
 
     async def hold(self, call: Call) -> Response:
         store, seconds = call.store, call.given.get("seconds", _HOLD_SECONDS)
-        partitions, terms = len(self._columns.tasks_of(store)), HoldTerms(float(seconds), by_client=True)
-        self._holds.check()
+        partitions, who = len(self._columns.tasks_of(store)), caller(call.request.scope)
+        terms = HoldTerms(float(seconds), caller=who)
+        self._holds.check(who)
         freshness = await self._columns.awaited(call.freshness, store)
         handover = Handover()
         try:
@@ -149,7 +151,7 @@ class ArrowEndpoints:
                 asyncio.get_running_loop().run_in_executor(None, unclaimed.release)
             raise
         call.measure(held.source.answered)
-        hold = self._holds.add(store, held, terms.seconds)
+        hold = self._holds.add(who, store, held, terms.seconds)
         return json_response(
             HoldAnswer(hold=hold, store=store, version=held.version, partitions=partitions, seconds=seconds)
         )

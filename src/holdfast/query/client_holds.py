@@ -10,11 +10,13 @@ from typing import Final
 
 from holdfast.chance import new_id
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.instance.held_versions import TooManyHolds
+from holdfast.instance.held_versions import TooManyHolds, TooManyHoldsOfCaller
 from holdfast.query.columns import HeldStores
 
 MOST: Final = 1_000
 """Holds of clients per instance. Each takes about a kilobyte; versions are counted by their replicas."""
+MOST_OF_CALLER: Final = MOST // 2
+"""Those of one client."""
 
 
 class Handover:
@@ -43,6 +45,7 @@ class Handover:
 
 @dataclass(frozen=True)
 class _ClientHold:
+    caller: str
     store: str
     held: HeldStores
     until: float
@@ -55,20 +58,21 @@ class ClientHolds:
         self._clock = clock
         self._holds: dict[str, _ClientHold] = {}
 
-    def check(self) -> None:
-        """Raises if there is no room for another one."""
+    def check(self, caller: str) -> None:
+        """Raises if there is no room for another one of this client."""
         now = self._clock.monotonic()
         self._holds = {id: hold for id, hold in self._holds.items() if hold.until > now}
+        what = "Release some (DELETE /v1/stores/STORE/hold/HOLD), or hold versions for fewer seconds."
+        if sum(hold.caller == caller for hold in self._holds.values()) >= MOST_OF_CALLER:
+            fact = f"This instance keeps {MOST_OF_CALLER:,} holds of {caller}, as many as one client may have."
+            raise TooManyHoldsOfCaller(f"{fact} {what}")
         if len(self._holds) >= MOST:
-            raise TooManyHolds(
-                f"Clients have {MOST:,} holds at this instance, as many as it keeps. Release some (DELETE "
-                "/v1/stores/STORE/hold/HOLD), or hold versions for fewer seconds."
-            )
+            raise TooManyHolds(f"Clients have {MOST:,} holds at this instance, as many as it keeps. {what}")
 
-    def add(self, store: str, held: HeldStores, seconds: float) -> str:
+    def add(self, caller: str, store: str, held: HeldStores, seconds: float) -> str:
         """The id of a new hold."""
         id = new_id()
-        self._holds[id] = _ClientHold(store, held, self._clock.monotonic() + seconds)
+        self._holds[id] = _ClientHold(caller, store, held, self._clock.monotonic() + seconds)
         return id
 
     def take(self, store: str, id: str) -> HeldStores | None:

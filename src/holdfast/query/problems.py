@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from holdfast.errors import RESTORE_AGAIN, BadKey, ErrorCategory, HoldfastError
 from holdfast.instance.credentials import NotAuthenticated
-from holdfast.instance.held_versions import TooManyHolds
+from holdfast.instance.held_versions import TooManyHolds, TooManyHoldsOfCaller
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.cursor import BadCursor
 from holdfast.query.grants import visible
@@ -102,7 +102,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(status, error.error, str(error), "docs/sql.md has what a statement may do, and its limits.")
         case TooManyHolds():
             what = "Ask again after the time in Retry-After; docs/sql.md says what holds a version, and for how long."
-            return Problem(503, "too_many_holds", str(error), what)
+            status = 429 if isinstance(error, TooManyHoldsOfCaller) else 503
+            return Problem(status, "too_many_holds", str(error), what)
         case TooLarge():
             return Problem(413, "too_large", str(error), "Ask for fewer keys at a time, or for one.")
         case NotAsColumns():

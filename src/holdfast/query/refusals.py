@@ -12,7 +12,7 @@ _STATUSES: Final = {
     410: "The version is gone.",
     413: "The body, or the answer, is too large.",
     421: "This is an instance of another app.",
-    429: "The caller has too many requests under way; Retry-After says when to ask again.",
+    429: "The caller has too many requests under way, streams or holds; Retry-After says when to ask again.",
     500: "Stored data, or code of the app, can't be used; the instance's log says more.",
     501: "The instance lacks a package for it.",
     503: "It can't be answered now; Retry-After says when to ask again.",
