@@ -4,6 +4,7 @@ import asyncio
 import random
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -394,3 +395,48 @@ def test_what_cannot_be_watched_is_refused(group: Group) -> None:
     head = httpx2.head(f"{url}/v1/stores/numbers/watch")
     assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
     assert isinstance(group.rests[0].watches, Watches)
+
+
+def test_a_place_far_beyond_the_newest_version_is_refused_after_a_wait(
+    gateway: tuple[Driver, Instance, RestService],
+) -> None:
+    driver, instance, service = gateway
+    commit(driver, instance, {1: 1})
+    path, log = f"{service.url}/v1/stores/numbers/watch", driver.log.id[:8]
+    for first_version, given in (
+        (999_999_999_999, {"params": {"from_version": "999999999999", "wait": "1ms"}}),
+        (12, {"params": {"wait": "1ms"}, "headers": {"Last-Event-ID": f"{log}-11"}}),
+    ):
+        refused = httpx2.get(path, **given)  # type: ignore[arg-type]
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+        assert {name: refused.json()[name] for name in ("error", "version", "wanted")} == {
+            "error": "not_fresh_enough",
+            "version": 1,
+            "wanted": first_version,
+        }
+
+
+def test_a_client_that_has_seen_newer_versions_elsewhere_goes_on(gateway: tuple[Driver, Instance, RestService]) -> None:
+    driver, instance, service = gateway
+    commit(driver, instance, {1: 1})
+    with watching(service.url, "numbers", f"{driver.log.id[:8]}-10", wait="1ms") as stream:
+        for version in range(2, 12):
+            commit(driver, instance, {1: version})
+        assert [event.data["version"] for event in first(stream, 1)] == [11]
+
+
+def test_a_place_far_beyond_is_waited_for(gateway: tuple[Driver, Instance, RestService]) -> None:
+    driver, instance, service = gateway
+    commit(driver, instance, {1: 1})
+
+    def first_version() -> int:
+        with watching(service.url, "numbers", from_version="40", wait="30s") as stream:
+            return int(first(stream, 1)[0].data["version"])
+
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(first_version)
+        until(lambda: service.watches._newest._waiting, "it waits")
+        assert not watchers()
+        for version in range(2, 41):
+            commit(driver, instance, {1: version})
+        assert found.result(30) == 40

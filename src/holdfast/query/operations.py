@@ -101,6 +101,11 @@ LIMITED: Final = Parameter("limit", LIMIT, "How many at most.")
 PARTIAL: Final = Parameter(
     "partial", FLAG, "true: answer without the partitions that can't be read now; `missing` names them."
 )
+WAIT: Final = Parameter(
+    "wait",
+    Type({"type": "string", "pattern": f"^{_DURATION}$"}, _text),
+    "How long to wait for such a version, 2s unless given, at most 30s.",
+)
 FRESH: Final = (
     Parameter("require", Type({"type": "string", "enum": ["active"]}, _text), "active: no standby answers."),
     Parameter(
@@ -114,11 +119,7 @@ FRESH: Final = (
         Type({"type": "string", "pattern": "^([0-9]{1,18}|latest)$"}, _text),
         "Exactly that version, or latest: one version of all partitions.",
     ),
-    Parameter(
-        "wait",
-        Type({"type": "string", "pattern": f"^{_DURATION}$"}, _text),
-        "How long to wait for such a version, 2s unless given, at most 30s.",
-    ),
+    WAIT,
 )
 assert tuple(each.name for each in FRESH) == freshness.NAMES
 

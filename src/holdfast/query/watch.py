@@ -9,17 +9,21 @@ tasks it hosts, and a client that was cut off goes on at any of them (`watch_pla
 """
 
 import asyncio
+import datetime as dt
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from starlette.responses import Response
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.log_reader import LogReader
+from holdfast.query.freshness import not_committed
 from holdfast.query.grants import check_admitted
 from holdfast.query.limits import begin_stream
-from holdfast.query.operations import REFUSALS, TEXT, Call, Operation, Parameter
+from holdfast.query.operations import REFUSALS, TEXT, WAIT, Call, Operation, Parameter
 from holdfast.query.problems import Problem
 from holdfast.query.store_specs import StoreSpecs
 from holdfast.query.watch_changes import Interest, interest_in_key, interest_in_prefix
@@ -37,9 +41,13 @@ _PARAMETERS: Final = (
     Parameter("key", TEXT, "One key. Give this or a prefix."),
     Parameter("prefix", TEXT, "Keys that begin with this."),
     Parameter("from_version", TEXT, "The first version whose changes are sent; the next one unless given."),
+    replace(WAIT, text="How long to wait for a first version that is far beyond the newest one, 2s unless given."),
 )
 _THREADS: Final = 2
 """Threads that read the log for watchers: those that catch up must not delay other requests."""
+_AHEAD: Final = 10
+"""How far beyond the newest version known here a watcher may begin, and its first event just comes later. Clients that
+reconnect have seen newer versions on another instance."""
 
 
 class Watches:
@@ -86,9 +94,9 @@ class Watches:
         if reader is None:
             reader = SharedReader(self._source, self._specs, spec.name, self._threads, self._kept_bytes)
             self._readers[spec.name] = reader
-        newest = await self._newest_version()
         try:
             begin = self._begin(request.headers.get("last-event-id"), given.get("from_version"))
+            newest = await self._newest_for(begin, call.freshness.wait)
             begin = max(begin or EventPlace(Version(newest + 1)), EventPlace(Version(spec.after + 1)))
             if begin.version <= newest:  # what can't be read is refused here, where the status can say so
                 version = await reader.version(begin.version)
@@ -122,6 +130,17 @@ class Watches:
             what = "Give the first version whose changes you want: that of an answer plus one, or 1 for all there are."
             raise Problem(400, "bad_parameter", f"from_version={from_version[:100]!r} is not a version.", what)
         return EventPlace(Version(max(1, int(from_version))))
+
+    async def _newest_for(self, begin: EventPlace | None, wait: dt.timedelta) -> Version:
+        """The newest version, once a watcher may begin at its place: one far beyond it would wait without an end."""
+        newest = await self._newest_version()
+        until = SYSTEM_CLOCK.monotonic() + wait.total_seconds()
+        while begin is not None and begin.version > newest + _AHEAD and not self._newest.closed:
+            if (left := until - SYSTEM_CLOCK.monotonic()) <= 0:
+                raise not_committed(begin.version, newest)
+            await self._newest.wait(Version(begin.version - _AHEAD), left)
+            newest = await self._newest_version()
+        return newest
 
     async def _newest_version(self) -> Version:
         """The newest version. An instance that has just started may not have looked yet."""
