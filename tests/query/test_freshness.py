@@ -1,5 +1,6 @@
 """How fresh an answer is: what a request may demand, and what replicas that aren't as fresh answer."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.words import Millis, TaskId, Version
 from tests.instance.processes import until
 from tests.log.making import subtopologies_of
-from tests.query.fake_tasks import LEVELS, NUMBERS, FakeTask, World, served
+from tests.query.fake_tasks import APP, LEVELS, NUMBERS, FakeTask, World, served
 from tests.query.instances import Driver, Group, config, know_each_other, started
 
 STORE = msgspec.structs.replace(NUMBERS, engine="rocksdb")
@@ -388,6 +389,36 @@ def test_requests_that_wait_for_a_version_take_no_thread(tmp_path: Path) -> None
     finally:
         rest.stop()
         instance.stop()
+
+
+def test_requests_that_wait_for_other_instances_delay_only_each_other() -> None:
+    world = World(remote=APP.tasks())
+    world.commit(1, NUMBERS, {(n,): n for n in range(20)})
+    world.log.newest_known = Version(2)
+    come = threading.Event()
+
+    def catch_up(version: Version) -> None:
+        assert come.wait(60)
+
+    for task in world.tasks.values():
+        task.catch_up = catch_up
+    paths = ["range", "scan", "count", "arrow", "keys?key=7&key=8", "keys/7"]
+    with served(world.reader) as client, ThreadPoolExecutor(4 * len(paths)) as threads:
+
+        def get(path: str, demand: str) -> httpx2.Response:
+            return client.get(f"/numbers/{path}{'&' if '?' in path else '?'}{demand}", timeout=60)
+
+        waiting = [threads.submit(get, path, demand) for path in paths for demand in ("at_least=2", "at=2") * 2]
+        try:
+            until(lambda: metrics.value("holdfast_rest_requests_under_way") == len(waiting), "all are under way")
+            for path in paths:
+                assert client.get(f"/numbers/{path}", timeout=10).status_code == 200
+            assert not any(each.done() for each in waiting)
+            for task in world.tasks.values():
+                task.write(2, "numbers")
+        finally:
+            come.set()
+        assert {each.result(60).status_code for each in waiting} == {200}
 
 
 @pytest.mark.parametrize("path", ["keys/7", "range"])

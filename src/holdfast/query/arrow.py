@@ -130,10 +130,10 @@ class ArrowEndpoints:
                 yield from ipc_chunks(schema, columns.batches(store, held, columns=names, tasks=tasks))
 
         call = call.demanding(await columns.awaited(call.freshness, store))
-        retries = columns.retries(call.freshness)
+        retries, begin = columns.retries(call.freshness), partial(columns.threads.run, call.freshness)
         while True:
             try:
-                return await streamed(call.request, pieces(), ARROW_TYPE, headers)
+                return await streamed(call.request, pieces(), ARROW_TYPE, headers, begin=begin)
             except (ReadInterrupted, VersionNotAvailable) as error:
                 retries.check(error)
 
@@ -145,7 +145,9 @@ class ArrowEndpoints:
         freshness = await self._columns.awaited(call.freshness, store)
         handover = Handover()
         try:
-            held = await asyncio.to_thread(lambda: handover.give(self._columns.hold([store], freshness, terms)))
+            held = await self._columns.threads.run(
+                freshness, lambda: handover.give(self._columns.hold([store], freshness, terms))
+            )
         except asyncio.CancelledError:  # nobody will know the id
             if (unclaimed := handover.end()) is not None:
                 asyncio.get_running_loop().run_in_executor(None, unclaimed.release)

@@ -49,6 +49,7 @@ class ColumnReader:
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
+        self.threads = reader.threads
 
     def table(self, store: str) -> StoreTable:
         """The table of a store, by the newest app file."""

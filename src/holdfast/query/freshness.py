@@ -58,6 +58,8 @@ class Freshness:
     max_lag: int | dt.timedelta | None = None
     active: bool = False
     wait: dt.timedelta = DEFAULT_WAIT
+    elsewhere: bool = False
+    """Whether the wait may be for replicas of other instances. Known once those of this one have been awaited."""
 
     @property
     def first(self) -> Version:

@@ -4,7 +4,6 @@ A store that was added while the instance runs, of a kind that no store had befo
 the name of any query, and that is not in the OpenAPI document until the instance starts again.
 """
 
-import asyncio
 import functools
 from typing import Any
 
@@ -132,7 +131,7 @@ class KindEndpoints:
                 )
 
             call = call.demanding(await self._reader.awaited(call.freshness, self._reader.tasks_of(spec.name)))
-            return await asyncio.to_thread(answered)
+            return await self._reader.threads.run(call.freshness, answered)
 
         return answer
 
@@ -163,7 +162,7 @@ class KindEndpoints:
                 )
 
             call = call.demanding(await self._reader.awaited(call.freshness, self._reader.tasks_of(spec.name)))
-            return await asyncio.to_thread(answered)
+            return await self._reader.threads.run(call.freshness, answered)
 
         return answer
 

@@ -5,7 +5,6 @@ row as the key, the other columns as the value. `top` reads the end of a group i
 number of rows. `rank` is a query of the store of scores (`stores.kinds.scores`).
 """
 
-import asyncio
 from functools import partial
 from typing import Any
 
@@ -71,7 +70,7 @@ class LeaderboardEndpoints:
             key = render_key(spec.key, group)
             return json_response(TopAnswer(**from_parts(spec.name, page.source), key=key, top=rows, more=page.more))
 
-        return await asyncio.to_thread(answer)
+        return await self._reader.threads.run(call.freshness, answer)
 
     def _row(self, ranking: StoreSpec, width: int, entry: Entry) -> dict[str, Any]:
         """A row as the leaderboard has it: the columns of its key without the group, the score, the other columns."""

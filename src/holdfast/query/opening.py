@@ -13,6 +13,7 @@ An open part doesn't change, however far its replica moves on. Parts on other in
 time. A reader of several steps has each part hold its version (`OpenPart.hold`), and closes them.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -30,6 +31,7 @@ from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.freshness import ANY, Freshness, KnownVersions, Latest, needs_of
 from holdfast.query.measuring import Answered
 from holdfast.query.problems import problem_of
+from holdfast.query.read_threads import ReadThreads
 from holdfast.query.task_reader import (
     HeldTask,
     NotFresh,
@@ -192,13 +194,17 @@ class Parts(Generic[T]):
     parts: Sequence[TaskPart[T]]
 
 
+_OpenAt = Callable[[Sequence[StorePart], Version | None, ReadNeeds], list[Opened]]
+"""Opens each place at a version, or at its newest one."""
+
+
 class Opener:
     """Opens parts of stores through the readers of their tasks."""
 
-    def __init__(self, tasks: Tasks, versions: KnownVersions, peers: ThreadPoolExecutor, clock: Clock) -> None:
+    def __init__(self, tasks: Tasks, versions: KnownVersions, threads: ReadThreads, clock: Clock) -> None:
         self._tasks = tasks
         self._versions = versions
-        self._peers = peers
+        self._threads = threads
         self._clock = clock
 
     @contextmanager
@@ -206,38 +212,39 @@ class Opener:
         self, places: Sequence[StorePart], freshness: Freshness = ANY, *, partial: bool = False
     ) -> Iterator[OpenStores]:
         """The parts of these places for the length of the block; with `partial`, only those that can be opened."""
-        needs = needs_of(freshness, self._versions, self._clock)
+        needs, peers = needs_of(freshness, self._versions, self._clock), self._threads.peers(freshness)
         with ExitStack() as stack:
+            open_at = functools.partial(self._opened, stack, peers)
             if freshness.at is None:
-                found = self._newest(stack, places, needs)
+                found = self._newest(open_at, places, needs)
             elif isinstance(freshness.at, Latest):
-                found = self._latest(stack, places, needs)
+                found = self._latest(open_at, places, needs)
             else:
-                found = self._opened(stack, places, freshness.at, replace(needs, exact=freshness.at))
+                found = open_at(places, freshness.at, replace(needs, exact=freshness.at))
                 if (gone := _gone(found)) is not None and gone.held is not None:
                     raise VersionGone(freshness.at, *gone.held)
-            yield OpenStores(*_usable(places, found, partial), self._peers)
+            yield OpenStores(*_usable(places, found, partial), peers)
 
-    def _newest(self, stack: ExitStack, places: Sequence[StorePart], needs: ReadNeeds) -> list[Opened]:
-        found = self._opened(stack, places, None, needs)
+    def _newest(self, open_at: _OpenAt, places: Sequence[StorePart], needs: ReadNeeds) -> list[Opened]:
+        found = open_at(places, None, needs)
         versions = [part.store.version for part in found if isinstance(part, OpenPart)]
         smallest = min(versions, default=NOTHING)
         ahead = [n for n, part in enumerate(found) if isinstance(part, OpenPart) and part.store.version > smallest]
-        again = self._opened(stack, [places[n] for n in ahead], smallest, needs)
+        again = open_at([places[n] for n in ahead], smallest, needs)
         if all(isinstance(part, OpenPart) for part in again):
             for n, part in zip(ahead, again, strict=True):
                 _close(found[n])
                 found[n] = part
         return found
 
-    def _latest(self, stack: ExitStack, places: Sequence[StorePart], needs: ReadNeeds) -> list[Opened]:
+    def _latest(self, open_at: _OpenAt, places: Sequence[StorePart], needs: ReadNeeds) -> list[Opened]:
         readers = [reader for place in places if (reader := self._tasks(place.task)) is not None]
         here = any(reader.local for reader in readers)
         target = max((reader.newest for reader in readers), default=NOTHING)  # elsewhere: the newest that was seen
         target = target if here else max(target, self._versions.newest_known)
         while True:
             target = max(target, needs.at_least)
-            found = self._opened(stack, places, target, needs)
+            found = open_at(places, target, needs)
             gone = _gone(found)
             if gone is None or gone.held is None:
                 return self._common(stack, places, found, needs) or found
@@ -267,12 +274,17 @@ class Opener:
         return again
 
     def _opened(
-        self, stack: ExitStack, places: Sequence[StorePart], version: Version | None, needs: ReadNeeds
+        self,
+        stack: ExitStack,
+        peers: ThreadPoolExecutor,
+        places: Sequence[StorePart],
+        version: Version | None,
+        needs: ReadNeeds,
     ) -> list[Opened]:
         """Each place at a version, or at its newest one: its part, or the error."""
         readers = [self._tasks(place.task, needs.to_read(version)) for place in places]
         remote = {
-            n: self._peers.submit(copy_context().run, _open, place, reader, version, needs)
+            n: peers.submit(copy_context().run, _open, place, reader, version, needs)
             for n, (place, reader) in enumerate(zip(places, readers, strict=True))
             if reader is not None and not reader.local
         }

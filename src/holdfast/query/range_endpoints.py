@@ -1,6 +1,5 @@
 """The operations over many entries by key: many keys in one request, ranges, scans and counts."""
 
-import asyncio
 import itertools
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -160,7 +159,7 @@ class RangeEndpoints:
             return json_response(KeysAnswer(**from_parts(spec.name, source), entries=entries))
 
         call = await self._awaited(call)
-        return await asyncio.to_thread(answer)
+        return await self._reader.threads.run(call.freshness, answer)
 
     async def range(self, call: Call) -> Response:
         spec = self._by_key(call)
@@ -188,16 +187,17 @@ class RangeEndpoints:
             )
 
         call = await self._awaited(call)
-        return await asyncio.to_thread(answer)
+        return await self._reader.threads.run(call.freshness, answer)
 
     async def scan(self, call: Call) -> Response:
         spec = self._by_key(call)
         asked = range_of(spec, call.given)
         call = await self._awaited(call)
-        retries = self._reader.retries(call.freshness)
+        retries, threads = self._reader.retries(call.freshness), self._reader.threads
         while True:
             try:
-                return await streamed(call.request, self._lines(call, spec, asked), NDJSON)
+                lines = self._lines(call, spec, asked)
+                return await streamed(call.request, lines, NDJSON, begin=partial(threads.run, call.freshness))
             except (ReadInterrupted, VersionNotAvailable) as error:
                 retries.check(error)
 
@@ -270,7 +270,7 @@ class RangeEndpoints:
             return json_response(CountAnswer(**from_parts(spec.name, source), count=sum(counts), exact=not approximate))
 
         call = await self._awaited(call)
-        return await asyncio.to_thread(answer)
+        return await self._reader.threads.run(call.freshness, answer)
 
     async def _awaited(self, call: Call) -> Call:
         """The request when the replicas here are as fresh as it demands."""

@@ -13,7 +13,6 @@ import datetime as dt
 import heapq
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from holdfast.query.lookups import Lookup, LookupResult, read_key
 from holdfast.query.many_keys import find_many
 from holdfast.query.opening import Opener, OpenPart, OpenStores, Parts, ReadSource, StorePart, found_reader
 from holdfast.query.paging import AnswerSize, PageLimits, read_page
+from holdfast.query.read_threads import ReadThreads
 from holdfast.query.retries import Retries, uninterrupted
 from holdfast.query.store_specs import KnownApps, StoreSpecs
 from holdfast.query.task_reader import (
@@ -63,7 +63,6 @@ Entry = tuple[bytes, bytes]
 T = TypeVar("T")
 
 _KEY: Callable[[Entry], bytes] = itemgetter(0)
-_PEER_THREADS = 16
 _NO_WAIT = dt.timedelta()
 
 
@@ -115,12 +114,12 @@ class StoreReader:
         self._log = log
         self._tasks = tasks
         self._clock = clock
-        self._peers = ThreadPoolExecutor(_PEER_THREADS, thread_name_prefix="holdfast-peers")
-        self._opener = Opener(tasks, log, self._peers, clock)
+        self.threads = ReadThreads()
+        self._opener = Opener(tasks, log, self.threads, clock)
         self.awaited = VersionWait(tasks, log, clock).awaited
 
     def close(self) -> None:
-        self._peers.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
 
     @property
     def app(self) -> AppSpec:
@@ -184,7 +183,7 @@ class StoreReader:
         version = None if freshness.at is None else missed.version
         needs = self._exactly(version, freshness)
         with self._recording(lookup.spec.name):
-            found = self._on_each(others, lambda task: self._found(replace(lookup, task=task), version, needs))
+            found = self._on_each(others, lambda at: self._found(replace(lookup, task=at), version, needs), freshness)
         return next((each for each in found if each.cell is not None), missed)
 
     def read(
@@ -368,10 +367,11 @@ class StoreReader:
 
         return self._on_each(self.tasks_of(store), read)
 
-    def _on_each(self, tasks: Sequence[TaskId], read: Callable[[TaskId], T]) -> list[T]:
+    def _on_each(self, tasks: Sequence[TaskId], read: Callable[[TaskId], T], freshness: Freshness = ANY) -> list[T]:
         """Reads all tasks, those of other instances at the same time."""
+        peers = self.threads.peers(freshness)
         remote = {
-            task: self._peers.submit(copy_context().run, uninterrupted, partial(read, task))
+            task: peers.submit(copy_context().run, uninterrupted, partial(read, task))
             for task in tasks
             if (reader := self._tasks(task)) is not None and not reader.local
         }

@@ -30,7 +30,7 @@ from holdfast.settings.rest import RestSettings
 log = logging.getLogger(__name__)
 
 _THREADS = 8
-"""Threads for what waits: ranges, and lookups on other instances."""
+"""Threads for ranges, and for lookups on other instances. Those that may wait for a version there have their own."""
 
 STREAMED = "holdfast.streamed"
 """In the scope of a request whose answer is sent in pieces. If it is cancelled, its last piece is missing."""

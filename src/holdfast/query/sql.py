@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -148,9 +149,10 @@ class SqlEndpoint:
     async def _result(self, ask: SqlAsk, freshness: Freshness) -> Result[StoresAtVersion]:
         tables = StoreTables(self._columns, freshness, self._workers.seconds + _MARGIN_SECONDS)
         retries = self._columns.retries(freshness)
+        run = partial(self._workers.run, ask.sql, tables, ask.limit, check_wanted)
         while True:
             try:
-                return await asyncio.to_thread(self._workers.run, ask.sql, tables, ask.limit, check_wanted)
+                return await self._columns.threads.run(freshness, run)
             except (ReadInterrupted, VersionNotAvailable) as error:
                 retries.check(error)
 

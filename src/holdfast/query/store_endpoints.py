@@ -92,15 +92,17 @@ class StoreEndpoints:
         fields, freshness = fields_of(spec, call.given.get("fields")), call.freshness
         if "as_of" in call.given:
             call = call.demanding(await self._reader.awaited(freshness, self._reader.tasks_of(spec.name)))
-            return await asyncio.to_thread(self._as_of, call, spec, values, fields)
+            as_of = partial(self._as_of, call, spec, values, fields)
+            return await self._reader.threads.run(call.freshness, as_of)
         lookup = self._reader.find(spec.name, values)
         found = self._reader.get_here(lookup) if freshness is ANY else None
         if found is None:
             freshness = await self._reader.awaited(freshness, [lookup.task])
-            found = await asyncio.to_thread(self._reader.get, lookup, freshness)
+            found = await self._reader.threads.run(freshness, partial(self._reader.get, lookup, freshness))
         call.measure(Answered.by(local=found.local, standby=found.served.role is Role.STANDBY))
         if found.cell is None and spec.value.by_processor:  # it may be under the key of another partition
-            found = await asyncio.to_thread(self._reader.search, lookup, found, freshness)
+            search = partial(self._reader.search, lookup, found, freshness)
+            found = await self._reader.threads.run(freshness, search)
             call.measure(Answered.SCATTERED)
         text = key_text(spec.key, values)
         if found.cell is None:

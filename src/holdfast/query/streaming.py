@@ -11,7 +11,7 @@ stands, and may send a last piece that says so. If it doesn't, the answer is cut
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -73,17 +73,22 @@ class _Streamed(StreamingResponse):
 
 
 async def streamed(
-    request: Request, made: Generator[bytes, None, None], media: str, headers: Mapping[str, str] | None = None
+    request: Request,
+    made: Generator[bytes, None, None],
+    media: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    begin: Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]] = asyncio.to_thread,
 ) -> Response:
     """The pieces as an answer. The first one is made here: an error in it is answered as any other.
 
     Raises a Problem before that if there are too many such answers.
 
-    `headers` are looked at after that, so the generator may fill them.
+    `headers` are looked at after that, so the generator may fill them. `begin` runs it on a thread.
     """
     begin_stream(request.scope, is_scan=True)
     pieces = _Pieces(made)
-    first = await asyncio.to_thread(pieces.next)
+    first = await begin(pieces.next)
 
     async def sent() -> AsyncIterator[bytes]:
         piece = first

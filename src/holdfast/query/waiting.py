@@ -26,7 +26,7 @@ class VersionWait:
         """Waits until the replicas of these tasks here are as fresh as a request demands, for as long as it may wait.
 
         It waits without a thread, since that may take long. The result demands the same of a read right afterwards,
-        with the time that is left. Whoever reads tasks of other instances waits for those.
+        with the time that is left, and says whether that may be spent on other instances. It may if no tasks are given.
         """
         if freshness is ANY:
             return ANY
@@ -41,7 +41,9 @@ class VersionWait:
             while self._is_behind(task, version, needs) and self._clock.monotonic() < until:
                 await pause(_LOOK_SECONDS)
         left = dt.timedelta(seconds=max(0.0, until - self._clock.monotonic()))
-        return replace(freshness, at_least=needs.at_least, max_lag=None, wait=left)
+        readers = [self._tasks(task, needs.to_read(version)) for task in tasks]
+        elsewhere = not readers or any(reader is not None and not reader.local for reader in readers)
+        return replace(freshness, at_least=needs.at_least, max_lag=None, wait=left, elsewhere=elsewhere)
 
     async def _needs(self, freshness: Freshness, until: float) -> ReadNeeds:
         if isinstance(lag := freshness.max_lag, dt.timedelta):
