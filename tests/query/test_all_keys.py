@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 from holdfast.log.appfile import AppSpec
+from holdfast.query.cursor import decode_cursor, encode_cursor
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.keyvalue import KeyValueStore
@@ -142,6 +144,38 @@ def test_a_cursor_of_another_store_is_refused(rest: httpx2.Client) -> None:
     cursor = _get(rest, "/plays/windows", limit="1")["cursor"]
     assert rest.get("/twice/windows", params={"cursor": cursor}).json()["error"] == "bad_cursor"
     assert rest.get("/plays/windows", params={"cursor": "x"}).json()["error"] == "bad_cursor"
+
+
+def test_a_cursor_carries_the_parameters_of_its_query(rest: httpx2.Client) -> None:
+    asked = {"from": "-20s", "to": str(START - 10_000), "key_from": "bob", "key_to": "cleo"}
+    whole = _get(rest, "/plays/windows", **asked)["windows"]
+    first = _get(rest, "/plays/windows", limit="1", **asked)
+    alone = _get(rest, "/plays/windows", cursor=first["cursor"])
+    assert alone == _get(rest, "/plays/windows", cursor=first["cursor"], **asked)
+    assert first["windows"] + alone["windows"] == whole
+    for changed in ({"from": "-30s"}, {"to": "-1s"}, {"key_to": "dan"}):
+        other = rest.get("/plays/windows", params={"cursor": first["cursor"], **changed})
+        assert (other.status_code, other.json()["error"]) == (400, "bad_cursor")
+    open_end = _get(rest, "/plays/windows", limit="1")["cursor"]
+    assert rest.get("/plays/windows", params={"cursor": open_end, "to": "-1s"}).json()["error"] == "bad_cursor"
+
+
+def test_a_cursor_of_another_query_is_refused(rest: httpx2.Client) -> None:
+    cursor = decode_cursor(_get(rest, "/plays/windows", limit="1")["cursor"])
+    for query in ("", "sessions"):
+        other = encode_cursor(msgspec.structs.replace(cursor, query=query))
+        assert rest.get("/plays/windows", params={"cursor": other}).json()["error"] == "bad_cursor"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"order": "a text"}, {"order": [1, 2]}, {"order": {"a": 1}}, {"after": b"\x01\xff\xfe"}, {"after": b""}],
+)
+def test_a_cursor_of_a_position_that_isnt_one_is_refused(rest: httpx2.Client, changed: dict[str, object]) -> None:
+    cursor = decode_cursor(_get(rest, "/plays/windows", limit="1")["cursor"])
+    text = encode_cursor(msgspec.structs.replace(cursor, **changed))
+    refused = rest.get("/plays/windows", params={"cursor": text})
+    assert (refused.status_code, refused.json()["error"]) == (400, "bad_cursor"), refused.text
 
 
 @pytest.mark.parametrize(("time", "cents"), [(START - 30_000, 0), (START - 10_001, 1), (START - 10_000, 2), (START, 3)])

@@ -1,28 +1,74 @@
 """Cursors: a cursor is read back unchanged, and any other text is refused."""
 
+import base64
+import zlib
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
+from holdfast.query.cursor import FORMAT, BadCursor, Cursor, decode_cursor, encode_cursor
 
-GOLDEN = "Apemc2NvcmVzxAIBYcQDAW0AxAQBYm9iKsLANYuUpg"
+FORMER = "Apemc2NvcmVzxAIBYcQDAW0AxAQBYm9iKsLANYuUpg"
+"""Without the last two members."""
+GOLDEN = "Apmmc2NvcmVzxAIBYcQDAW0AxAQBYm9iKsLAoIAFSrIp"
+
+keys = st.binary().map(lambda key: b"\x01" + key)
+
+
+def between(a: bytes, b: bytes, c: bytes) -> dict[str, bytes]:
+    start, after, last = sorted((a, b, c))
+    return {"start": start, "after": after, "stop": last + b"\x00"}
+
 
 cursors = st.builds(
-    Cursor,
+    lambda range_, **others: Cursor(**range_, **others),
+    range_=st.builds(between, keys, keys, keys),
     store=st.text(),
-    start=st.binary(),
-    stop=st.none() | st.binary(),
-    after=st.binary(),
     version=st.integers(0, 2**63 - 1),
     reverse=st.booleans(),
+    order=st.none() | st.integers(-(2**63), 2**63 - 1),
+    query=st.text(),
+    parameters=st.dictionaries(st.text(), st.text()),
 )
 
 
-def test_the_golden_cursor_is_unchanged() -> None:
+def test_the_golden_cursors_are_read_as_they_always_were() -> None:
     cursor = Cursor("scores", b"\x01a", b"\x01m\x00", b"\x01bob", 42)
     assert encode_cursor(cursor) == GOLDEN
-    assert decode_cursor(GOLDEN) == cursor
+    assert decode_cursor(GOLDEN) == decode_cursor(FORMER) == cursor
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"after": b""},
+        {"after": b"\x00k"},
+        {"after": b"\x02"},
+        {"after": b"\xff\xff"},
+        {"after": b"\x01z"},
+        {"start": b""},
+        {"start": b"\x01c"},
+        {"stop": b"\x01b"},
+        {"stop": b"\x03"},
+        {"version": -1},
+        {"version": 2**63},
+        {"query": 1},
+        {"parameters": {"from": 1}},
+    ],
+)
+def test_a_cursor_that_no_page_has_is_refused(changed: dict[str, object]) -> None:
+    cursor = Cursor("scores", b"\x01a", b"\x01m\x00", b"\x01bob", 42)
+    with pytest.raises(BadCursor):
+        decode_cursor(encode_cursor(msgspec.structs.replace(cursor, **changed)))
+
+
+def test_a_cursor_that_is_nested_deeply_is_refused() -> None:
+    body = bytes([FORMAT]) + b"\x91" * 100_000
+    text = base64.urlsafe_b64encode(body + zlib.crc32(body).to_bytes(4, "big")).decode()
+    with pytest.raises(BadCursor):
+        decode_cursor(text)
 
 
 @given(cursors)

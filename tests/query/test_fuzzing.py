@@ -13,10 +13,11 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
+import msgspec
 import pytest
 import requests
 import schemathesis
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi.checks import (
@@ -25,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from holdfast.query.cursor import Cursor, decode_cursor, encode_cursor
 from holdfast.query.keytext import key_text
 from holdfast.stores.formats.keys import LONGEST_KEY
 from tests.query.every_kind import APP, DECLARED, fill
@@ -163,6 +165,59 @@ _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sam
 def test_any_text_may_be_sent_as_a_key(group: Group, store: str, path: str, key: str) -> None:
     response = group.client.get(f"{group.rests[1].url}/v1/stores/{store}/{path.format(quote(key, safe=''))}")
     check(response.status_code, response.text)
+
+
+_PAGED = {"plays": "windows", "visits": "sessions"}
+"""Paths that have cursors, by store; of other stores, the range."""
+_BYTES = st.binary(max_size=20) | st.sampled_from([b"\x01", b"\x01a", b"\x02", b"\x05\x00", b"\xff\xff\xff"])
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=9) | _BYTES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
+    "store": st.sampled_from([spec.name for spec in APP.stores]),
+    "start": _BYTES,
+    "stop": st.none() | _BYTES,
+    "after": _BYTES | st.sampled_from([b"\x01b", b"\x01a\x00\x00\x80\x00\x00\x00\x00\x00\x00\x01"]),
+    "version": st.integers(0, 2**63 - 1),
+    "reverse": st.booleans(),
+    "order": _ANY | st.tuples(st.integers(), st.integers()),
+    "query": st.sampled_from(["", "windows", "sessions", "history"]),
+    "parameters": st.dictionaries(st.sampled_from(["from", "to", "key_from", "nope"]), _TEXTS, max_size=2),
+}
+
+
+@pytest.fixture(scope="module")
+def cursors(group: Group) -> dict[str, Cursor]:
+    """The cursor of the first page, by store."""
+    found = {}
+    for spec in APP.stores:
+        page = group.get(f"/v1/stores/{spec.name}/{_PAGED.get(spec.name, 'range')}", limit="1").json()
+        if page.get("cursor"):
+            found[spec.name] = decode_cursor(page["cursor"])
+    assert {"texts", "numbers", "pairs", "plays", "visits"} <= found.keys()
+    return found
+
+
+@given(data=st.data(), asked=st.sampled_from([spec.name for spec in APP.stores]), scan=st.booleans())
+def test_any_cursor_that_is_made_up_is_refused_or_is_one(
+    group: Group, cursors: dict[str, Cursor], data: st.DataObject, asked: str, scan: bool
+) -> None:
+    """The checksum of a cursor is no secret: what it says is checked, whatever it is."""
+    cursor = cursors.get(asked) or data.draw(st.sampled_from([*cursors.values()]))
+    names = data.draw(st.sets(st.sampled_from([*_MEMBERS]), min_size=1, max_size=3))
+    changed = {name: data.draw(_MEMBERS[name]) for name in names}
+    try:
+        text = encode_cursor(msgspec.structs.replace(cursor, **changed))
+    except (OverflowError, UnicodeEncodeError):
+        reject()
+    path = _PAGED.get(asked, "scan" if scan else "range")
+    response = group.get(f"/v1/stores/{asked}/{path}", cursor=text)
+    check(response.status_code, response.text)
+    assert '"key":null' not in response.text, "rows that aren't entries"
+    assert response.status_code == 200 or response.json()["error"] in ("bad_cursor", "bad_time", "bad_key", "wrong_kind")
+    kept = str([rest.reader.last_errors for rest in group.rests])
+    assert "stored key" not in kept and "cursor" not in kept, "a request is no error of a store"
 
 
 _LONG = "k" * LONGEST_KEY

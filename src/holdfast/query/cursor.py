@@ -1,21 +1,29 @@
-"""Cursors: where the next page of a range starts.
+"""Cursors: where the next page of a range, or of a query for all keys, starts.
 
 A cursor has the last key of a page and the version of the page. The next page goes on right after that key, at the same
 version while the replicas can serve it and at the newest otherwise. So a cursor never expires: no entry comes twice,
 and no entry that existed all the time is left out. Clients treat it as opaque text. It has its format number and a
 checksum, since a cursor that lost a letter must not silently start somewhere else.
+
+The checksum has no secret: anyone can make a cursor. So what it says is checked like a parameter: its keys are within
+the entries of the store, and it belongs to the query and the parameters of the request.
 """
 
 import base64
 import binascii
 import zlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.stores.engines.base import FIRST_KEY
+from holdfast.stores.formats.keys import after_prefix
 
 FORMAT = 2
+_END: Final = after_prefix(FIRST_KEY) or b""
+"""Where the entries of a store end."""
 
 
 class BadCursor(HoldfastError):
@@ -31,21 +39,38 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     start: bytes
     stop: bytes | None
     after: bytes
-    version: int
+    version: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     reverse: bool = False
     order: Any = None
     """Of a query for all keys: the position of the last item among those of its key."""
+    query: str = ""
+    """The name of the query for all keys; empty for a range."""
+    parameters: dict[str, str] = {}
+    """Those of the query, as they were sent for its first page."""
 
     @property
     def rest(self) -> tuple[bytes, bytes | None]:
         """The range that is left: what comes after the last key seen, or in reverse before it."""
         return (self.start, self.after) if self.reverse else (self.after + b"\x00", self.stop)
 
+    @property
+    def is_in_range(self) -> bool:
+        """Whether the last key seen is in the range, and the range among the entries."""
+        stop = _END if self.stop is None else self.stop
+        return FIRST_KEY <= self.start <= self.after < stop <= _END
+
+    def with_parameters(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The query's parameters: those of its first page, which may be left out later, but not changed."""
+        for name, text in given.items():
+            if self.parameters.get(name) != text:
+                raise BadCursor(f"The cursor belongs to another query: {name} differs from that of its first page.")
+        return self.parameters
+
 
 def encode_cursor(cursor: Cursor) -> str:
     """
-    >>> text = encode_cursor(Cursor("scores", b"", None, b"k", 7))
-    >>> decode_cursor(text) == Cursor("scores", b"", None, b"k", 7)
+    >>> cursor = Cursor("scores", b"\\x01", None, b"\\x01k", 7)
+    >>> decode_cursor(encode_cursor(cursor)) == cursor
     True
     """
     body = bytes([FORMAT]) + msgspec.msgpack.encode(cursor)
@@ -63,9 +88,12 @@ def decode_cursor(text: str) -> Cursor:
     if body[0] != FORMAT:
         raise _bad(text, f"is a cursor of format {body[0]}, and this instance reads format {FORMAT}")
     try:
-        return msgspec.msgpack.decode(body[1:], type=Cursor)
-    except msgspec.DecodeError:
+        cursor = msgspec.msgpack.decode(body[1:], type=Cursor)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _bad(text, "is not a cursor") from None
+    if not cursor.is_in_range:
+        raise _bad(text, "has keys that no page ends at")
+    return cursor
 
 
 def _bad(text: str, fact: str) -> BadCursor:

@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from holdfast.query.all_keys import AskedAll
 from holdfast.query.answers import all_keys_answer, from_parts, query_answer
-from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
 from holdfast.query.keytext import render_key
 from holdfast.query.opening import OpenStores, ReadSource
 from holdfast.query.operations import (
@@ -32,7 +31,7 @@ from holdfast.query.paging import MergedPage, PageLimits
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.queries import Asked, AskedQuery, Kinds, Placed
 from holdfast.query.reader import StoreReader
-from holdfast.query.requests import key_in_path
+from holdfast.query.requests import cursor_for, key_in_path
 from holdfast.query.showing import Fields, fields_of, selected
 from holdfast.stores.kinds import queries
 from holdfast.stores.kinds.queries import Item, Query
@@ -44,7 +43,7 @@ _BETWEEN = (
     Parameter("key_from", TEXT, "The first key."),
     Parameter("key_to", TEXT, "The last key, which is included."),
     LIMITED,
-    Parameter("cursor", TEXT, "The `cursor` of the page before, with the other parameters as they were there."),
+    Parameter("cursor", TEXT, "The `cursor` of the page before. Beside it, times and keys may be left out."),
 )
 _ALWAYS = ("sessions", "windows")
 """Queries for all keys that have a path in every app."""
@@ -110,22 +109,21 @@ class KindEndpoints:
                 what = f"Ask /v1/stores/{spec.name}/{query.path}."
                 raise Problem(400, "wrong_kind", f"Store {spec.name!r} has {name} of one key only.", what)
             call = checked(call.request, (*parameters_of(query), *_BETWEEN, *_SHOWN))
-            before = decode_cursor(call.given["cursor"]) if "cursor" in call.given else None
-            if before is not None and before.store != spec.name:
-                raise BadCursor(f"The cursor belongs to store {before.store!r}, not to {spec.name!r}.")
+            before = cursor_for(spec, name, call.given["cursor"]) if "cursor" in call.given else None
+            own = {each: call.given[each] for each in (*query.parameters, "key_from", "key_to") if each in call.given}
+            parameters = own if before is None else before.with_parameters(own)
             fields = fields_of(spec, call.given.get("fields"))
-            asked = AskedAll(self._kinds, spec, query, call.given, before)
+            asked = AskedAll(self._kinds, spec, query, parameters, before)
             version = None if before is None else Version(before.version)
 
             def answered() -> Response:
                 source, page = self._page(call, spec, asked, version)
-                last = page.entries[-1].position if page.more else None
-                cursor = last and Cursor(spec.name, b"", None, last.key, source.version, order=last.order)
+                cursor = asked.after(page.entries[-1], source.version, parameters) if page.more else None
                 return json_response(
                     answer_type(
                         **from_parts(spec.name, source),
                         items=[_chosen(each.item, fields) for each in page.entries],
-                        cursor=cursor and encode_cursor(cursor),
+                        cursor=cursor,
                         moved_on=source.moved_on(version),
                     )
                 )

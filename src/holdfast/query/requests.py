@@ -55,15 +55,24 @@ def cursor_of(spec: StoreSpec, given: Mapping[str, Any]) -> Cursor | None:
     """The cursor of a request, if it belongs to this range. The range may be left out beside it, but not changed."""
     if "cursor" not in given:
         return None
-    cursor = decode_cursor(given["cursor"])
-    if cursor.store != spec.name:
-        raise BadCursor(f"The cursor belongs to store {cursor.store!r}, not to {spec.name!r}.")
+    cursor = cursor_for(spec, "", given["cursor"])
     start, stop = bounds_of(spec, given)
     starts, stops = "from" in given or "prefix" in given, "to" in given or "prefix" in given
     if (starts and start != cursor.start) or (stops and stop != cursor.stop):
         raise BadCursor("The cursor belongs to another range: from or to differ from those of its first page.")
     if given.get("reverse", cursor.reverse) != cursor.reverse:
         raise BadCursor("The cursor belongs to a range in the other direction: reverse differs from its first page.")
+    return cursor
+
+
+def cursor_for(spec: StoreSpec, query: str, text: str) -> Cursor:
+    """The cursor of a text, if it belongs to this store and this query for all keys, or to a range of it."""
+    cursor = decode_cursor(text)
+    if cursor.store != spec.name:
+        raise BadCursor(f"The cursor belongs to store {cursor.store[:200]!r}, not to {spec.name!r}.")
+    if cursor.query != query:
+        names = [f"the query {name[:200]!r}" if name else "a range" for name in (cursor.query, query)]
+        raise BadCursor(f"The cursor belongs to {names[0]} of the store, not to {names[1]}.")
     return cursor
 
 
