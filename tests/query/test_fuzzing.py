@@ -26,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from holdfast.query import operations
 from holdfast.query.cursor import Cursor, decode_cursor, encode_cursor
 from holdfast.query.keytext import key_text
 from holdfast.stores.formats.keys import LONGEST_KEY
@@ -218,6 +219,40 @@ def test_any_cursor_that_is_made_up_is_refused_or_is_one(
     assert response.status_code == 200 or response.json()["error"] in ("bad_cursor", "bad_time", "bad_key", "wrong_kind")
     kept = str([rest.reader.last_errors for rest in group.rests])
     assert "stored key" not in kept and "cursor" not in kept, "a request is no error of a store"
+
+
+_TIMED = [
+    "plays/windows?{}",
+    "plays/windows/a?{}",
+    "visits/sessions?{}",
+    "visits/sessions/[%22a%22,1]?{}",
+    "prices/history/tea?{}",
+]
+_TIMES = [
+    ("-9223372036854775808", 200),
+    ("9223372036854775807", 200),
+    ("-9223372036854775809", 400),
+    ("9223372036854775808", 400),
+    ("9999999999999999999", 400),
+    ("99999999999999999999", 400),
+    ("0001-01-01T00:00:00Z", 200),
+    ("9999-12-31T23:59:59-12:00", 200),
+    ("-999999999d", 200),
+    ("-999999999d1d", 400),
+]
+
+
+@pytest.mark.parametrize(("time", "status"), _TIMES)
+def test_any_time_of_64_bits_may_be_asked_for(group: Group, time: str, status: int) -> None:
+    pattern = operations.TIME.schema["pattern"]
+    assert status == 400 or re.fullmatch(pattern, time), "what is answered is in the document"
+    paths = [path.format(f"{name}={time}") for path in _TIMED for name in ("from", "to")]
+    for path in [*paths, *(path.format(f"from={time}&to={time}") for path in _TIMED)]:
+        answer = group.client.get(f"{group.rests[0].url}/v1/stores/{path}")
+        assert answer.status_code == status, (path, answer.text)
+        assert status == 200 or answer.json()["error"] == "bad_time"
+    as_of = group.get("/v1/stores/prices/keys/tea", as_of=time)
+    assert as_of.status_code in ((200, 404) if status == 200 else (400,)), as_of.text
 
 
 _LONG = "k" * LONGEST_KEY

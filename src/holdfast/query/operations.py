@@ -87,7 +87,7 @@ _MOMENT: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9
 TIME: Final = Type(
     {
         "type": "string",
-        "pattern": f"^(-?[0-9]{{1,18}}|-{_DURATION}|{_MOMENT})$",
+        "pattern": f"^(-?[0-9]{{1,19}}|-{_DURATION}|{_MOMENT})$",
         "examples": ["1769860800000", "2026-01-31T12:00:00Z", "-1h"],
     },
     _text,

@@ -7,6 +7,7 @@ an error that names the paths to use.
 
 import datetime as dt
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -38,6 +39,7 @@ from holdfast.words import TaskId, Version
 
 log = logging.getLogger(__name__)
 
+_MILLIS = re.compile(r"-?[0-9]{1,19}")
 _BY_KEY = ("keys/{key}", "range?from=&to=")
 _NO_HISTORY = " Only an aggregate's .store(..., history=) and hf.VersionedKeyValueStore have a history."
 
@@ -303,11 +305,15 @@ def parse_time(text: str, now: int) -> int:
     >>> parse_time("1500", 0), parse_time("1970-01-01T00:00:02Z", 0), parse_time("-1h", 10_000_000)
     (1500, 2000, 6400000)
     """
-    if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) <= 19:
-        return int(text)
-    if text.startswith("-"):
-        return now - parse_duration(text[1:]) // dt.timedelta(milliseconds=1)
-    moment = dt.datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(text)
-    return millis(moment)
+    if _MILLIS.fullmatch(text):
+        time = int(text)
+    elif text.startswith("-"):
+        time = now - parse_duration(text[1:]) // dt.timedelta(milliseconds=1)
+    else:
+        moment = dt.datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError(text)
+        time = millis(moment)
+    if not -(2**63) <= time < 2**63:
+        raise OverflowError(text)  # stores keep times in 64 bits
+    return time
