@@ -187,6 +187,8 @@ _MEMBERS: dict[str, st.SearchStrategy[Any]] = {
     "parameters": st.dictionaries(st.sampled_from(["from", "to", "key_from", "nope"]), _TEXTS, max_size=2),
 }
 
+_OF_CURSORS = ("bad_cursor", "bad_time", "bad_key", "wrong_kind")
+
 
 @pytest.fixture(scope="module")
 def cursors(group: Group) -> dict[str, Cursor]:
@@ -216,7 +218,7 @@ def test_any_cursor_that_is_made_up_is_refused_or_is_one(
     response = group.get(f"/v1/stores/{asked}/{path}", cursor=text)
     check(response.status_code, response.text)
     assert '"key":null' not in response.text, "rows that aren't entries"
-    assert response.status_code == 200 or response.json()["error"] in ("bad_cursor", "bad_time", "bad_key", "wrong_kind")
+    assert response.status_code == 200 or response.json()["error"] in _OF_CURSORS
     kept = str([rest.reader.last_errors for rest in group.rests])
     assert "stored key" not in kept and "cursor" not in kept, "a request is no error of a store"
 
