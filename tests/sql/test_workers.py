@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -134,6 +135,11 @@ REFUSED = [
     "SELECT * FROM read_parquet('/etc/passwd')",
     "SELECT * FROM read_csv('http://127.0.0.1/secret.csv')",
     "SELECT * FROM sniff_csv('/etc/passwd')",
+    "SELECT * FROM query('FROM read_text(''/etc/passwd'')')",
+    "SELECT * FROM read_text('/proc/self/environ')",
+    "SELECT * FROM read_ndjson('/etc/passwd')",
+    "SELECT * FROM parquet_metadata('/etc/passwd')",
+    "SELECT * FROM read_duckdb('/etc/passwd')",
     "SELECT * FROM glob('/*')",
     "SELECT * FROM duckdb_extensions()",
 ]
@@ -155,6 +161,8 @@ def test_whatever_is_not_one_select_from_the_stores_is_refused(
         "FROM '/etc/passwd.csv'",
         "SELECT getenv('HOME')",
         "SELECT * FROM query('COPY players TO ''/tmp/stolen.csv''')",
+        "SELECT * FROM pragma_database_list()",
+        "SELECT * FROM enable_logging()",
         "SELECT * FROM nope",
         "SELECT nope FROM players",
         "SELEC 1",
@@ -182,6 +190,54 @@ def test_nothing_of_the_environment_or_the_settings_can_be_seen(
     text = str(workers.run("SELECT * FROM duckdb_settings()", tables).rows.to_pylist())
     assert "top secret" not in text and str(Path.home() / ".duckdb") not in text
     assert workers.run("SELECT * FROM duckdb_secrets()", tables).rows.num_rows == 0
+
+
+def test_the_directory_of_the_instance_cant_be_seen_or_read(
+    tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB allows each statement to read the path of its own database, which for one in memory is a name as well."""
+    monkeypatch.chdir(tmp_path)
+    for name in (":memory:", ":memory:.wal", ":memory:.wal.checkpoint", ":memory:.wal.recovery"):
+        (tmp_path / name).write_text("top secret")
+    own = Workers(SqlSettings(memory="128MiB", time_limit="20s"))
+    try:
+        for function in ("duckdb_settings", "duckdb_databases", "pragma_database_size"):
+            assert str(tmp_path) not in str(own.run(f"SELECT * FROM {function}()", tables).rows.to_pylist())
+        assert str(tmp_path) not in str(own.run("SELECT current_setting('allowed_paths')", tables).rows.to_pylist())
+        for place in ("", "./", f"{tmp_path}/"):
+            for read in ("text", "blob", "csv", "json"):
+                for sql in (f"read_{read}('{place}:memory:.wal')", f"query('FROM read_{read}(''{place}:memory:'')')"):
+                    with suppress(SqlError):
+                        assert own.run(f"SELECT * FROM {sql}", tables).rows.num_rows == 0, sql
+        with pytest.raises(SqlRefused):
+            own.run(f"SELECT * FROM read_text('{tmp_path}/:memory:.wal')", tables)
+    finally:
+        own.close()
+
+
+def test_so_many_scans_may_be_open_at_once(workers: Workers, tables: MemoryTables) -> None:
+    def count(scans: int) -> list[dict[str, int]]:
+        each = " UNION ALL ".join(["SELECT * FROM players WHERE points < 2"] * scans)
+        found: list[dict[str, int]] = workers.run(f"SELECT count(*) AS n FROM ({each})", tables).rows.to_pylist()
+        return found
+
+    assert count(64) == [{"n": 128}]
+    for scans in (65, 300):
+        with pytest.raises(SqlTooLarge, match="at more than 64 places at once, the limit"):
+            count(scans)
+    again = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r, players WHERE n < 100 AND points = 1)"
+    assert workers.run(f"{again} SELECT max(n) AS n FROM r", tables).rows.to_pylist() == [{"n": 100}]
+    assert tables.open_now == 0
+
+
+def test_a_mistake_that_is_found_late_is_named(workers: Workers, tables: MemoryTables) -> None:
+    """Arrow, not DuckDB, raises for a row after the first batch; this once ended the process."""
+    workers.run("SELECT 1", tables)
+    (idle,) = workers._idle
+    for value in ("CAST(CASE WHEN range = 9000 THEN 'a' ELSE '1' END AS INT)", "if(range = 9000, error('a'), 1)"):
+        with pytest.raises(SqlMistake, match="'a'|Invalid Input Error: a"):
+            workers.run(f"SELECT {value} FROM range(10000)", tables)
+    assert workers._idle == [idle]
 
 
 @pytest.mark.parametrize(

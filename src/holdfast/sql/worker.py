@@ -3,11 +3,13 @@
 DuckDB is closed in three ways. Its configuration has no files, no network and no extensions, and is locked before the
 statement is seen. Only a single SELECT is run. And the process has limits of the system: on memory, on processor time
 per statement, on open files (a few more than it has) and on written ones (it can write nothing), and it dies with its
-instance. Its environment is empty. Nothing of the system keeps it from reading a file or opening a socket, as the user
-that the instance runs as: that rests on DuckDB's configuration alone.
+instance. Its environment is empty, and its directory is one in which nobody can make a file: DuckDB lets every
+statement see the path of its database, and read it, also of one in memory. Nothing of the system keeps the process from
+reading a file or opening a socket, as the user that the instance runs as: that rests on DuckDB's configuration alone.
 """
 
 import ctypes
+import io
 import math
 import os
 import resource
@@ -17,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Final
+from weakref import WeakSet
 
 import duckdb
 import pyarrow as pa
@@ -41,6 +44,10 @@ _OVERHEAD: Final = 3 << 30
 _BATCH_ROWS: Final = 8_192
 _SLACK_SECONDS: Final = 2.0
 """Processor time beside that of DuckDB's threads."""
+SCANS: Final = 64
+"""How many scans a statement may have open at once. Each is a file here, and a thread of the instance."""
+_SPARE_FILES: Final = 16
+_DIRECTORY: Final = "/proc"
 IDLE_SECONDS: Final = 60.0
 """A worker without a statement ends after this long."""
 _CONFIG: Final = {
@@ -85,9 +92,10 @@ def _answer(channel: Channel, statement: Statement, schemas: dict[str, pa.Schema
 def _run(channel: Channel, statement: Statement, schemas: dict[str, pa.Schema]) -> bool:
     """Sends the rows of a statement. Returns whether some were left out."""
     limits = {"memory_limit": f"{statement.memory}B", "threads": str(statement.threads)}
-    with closing(duckdb.connect(":memory:", config={**_CONFIG, **limits})) as connection:
+    scans = _Scans(channel)
+    with closing(duckdb.connect(":memory:", config={**_CONFIG, **limits})) as connection, scans.within_limit():
         for name, schema in schemas.items():
-            register(connection, name, TableSource(name, schema, lambda scan: _opened(channel, scan)))
+            register(connection, name, TableSource(name, schema, scans.opened))
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET lock_configuration = true")
         query = _only_select(connection, statement.sql)
@@ -114,18 +122,42 @@ def _only_select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Stat
     return statements[0]
 
 
-def _opened(channel: Channel, scan: StoreScan) -> pa.RecordBatchReader:
-    """The rows of a scan. DuckDB may open several; each has a socket of its own."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        channel.send(Kind.SCAN, encoded(scan), pass_on=theirs)
-    return pa.ipc.open_stream(ours.makefile("rb", buffering=1 << 16))
+class _Scans:
+    """The scans that DuckDB has open for a statement. It may open several of a table; each has a socket of its own."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._open: WeakSet[io.IOBase] = WeakSet()
+        self._refused: SqlTooLarge | None = None
+
+    def opened(self, scan: StoreScan) -> pa.RecordBatchReader:
+        """The rows of a scan."""
+        if len(self._open) >= SCANS:
+            self._refused = SqlTooLarge(
+                f"The statement reads stores at more than {SCANS} places at once, the limit. Read a store once where "
+                "it names it several times, such as with CASE, FILTER or GROUP BY in place of UNION ALL."
+            )
+            raise self._refused
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._channel.send(Kind.SCAN, encoded(scan), pass_on=theirs)
+        rows = ours.makefile("rb", buffering=1 << 16)
+        self._open.add(rows)
+        return pa.ipc.open_stream(rows)
+
+    @contextmanager
+    def within_limit(self) -> Iterator[None]:
+        """DuckDB makes an error of its own of one that `opened` raises."""
+        try:
+            yield
+        except (duckdb.Error, SqlError) as error:
+            raise (self._refused or error) from error
 
 
 def _send_result(channel: Channel, result: pa.RecordBatchReader, statement: Statement) -> bool:
     sent = size = 0
     with _frames(channel, result.schema) as writer:
-        for batch in result:
+        for batch in _batches(result):
             left = statement.rows - sent
             if batch.num_rows > left:
                 writer.write_batch(batch.slice(0, left))
@@ -138,6 +170,16 @@ def _send_result(channel: Channel, result: pa.RecordBatchReader, statement: Stat
                 )
             writer.write_batch(batch)
     return False
+
+
+def _batches(result: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches of a result. What DuckDB finds wrong after the first one is an error of Arrow with DuckDB's text."""
+    try:
+        yield from result
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, MemoryError) or str(error).startswith("Out of Memory Error"):
+            raise _too_much_memory() from error
+        raise SqlMistake(_mistake(str(error)[:2_000])) from error
 
 
 class _Rows:
@@ -169,16 +211,19 @@ def _as_ours() -> Iterator[None]:
     try:
         yield
     except (duckdb.OutOfMemoryException, MemoryError) as error:
-        raise SqlTooLarge(
-            "The statement needs more memory than sql.memory allows. Select fewer columns or rows, or group by fewer "
-            "keys."
-        ) from error
+        raise _too_much_memory() from error
     except (duckdb.PermissionException, duckdb.IOException) as error:
         raise SqlRefused("Files, the network and extensions can't be used here. Select from the stores.") from error
     except (duckdb.InternalException, duckdb.FatalException) as error:
         raise SqlMistake(f"DuckDB failed: {_first_line(error)}. Write the statement in another way.") from error
     except duckdb.Error as error:
         raise SqlMistake(_mistake(str(error)[:2_000])) from error
+
+
+def _too_much_memory() -> SqlTooLarge:
+    return SqlTooLarge(
+        "The statement needs more memory than sql.memory allows. Select fewer columns or rows, or group by fewer keys."
+    )
 
 
 def _mistake(text: str) -> str:
@@ -201,6 +246,7 @@ def _close_the_door(memory: int) -> None:
     """Limits of the system. They hold whatever a statement finds in DuckDB."""
     ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
     os.environ.clear()
+    os.chdir(_DIRECTORY)
     os.nice(5)  # lookups come first
     duckdb.connect(":memory:").close()  # loads what it needs while it can
     opened = len(os.listdir("/proc/self/fd"))
@@ -208,7 +254,7 @@ def _close_the_door(memory: int) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_AS, memory + _OVERHEAD),
-        (resource.RLIMIT_NOFILE, opened + 64),
+        (resource.RLIMIT_NOFILE, opened + SCANS + _SPARE_FILES),
     ):
         resource.setrlimit(what, (limit, limit))
 

@@ -168,7 +168,7 @@ class _Worker:
         self.is_in_order = True
         """Whether the last statement has ended, so that the next one can follow."""
         environment = {name: os.environ[name] for name in _SAFE_ENVIRONMENT if name in os.environ}
-        environment["PYTHONPATH"] = os.pathsep.join(each for each in sys.path if each)
+        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(each) for each in sys.path if each)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.sql.worker", str(theirs.fileno()), str(memory)],
