@@ -1,7 +1,7 @@
 """Pages end at their bytes: nothing is missing from page to page, and no answer is larger than a page."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.log.appfile import AppSpec
 from holdfast.query import paging
 from holdfast.settings.rest import RestSettings
-from holdfast.stores.access import Now
+from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.kinds.window import WindowStore
 from holdfast.words import Version
@@ -67,6 +67,28 @@ def test_many_keys_beyond_the_bytes_of_a_page_are_refused(rest: httpx2.Client) -
         assert (answer.status_code, problem["error"]) == (413, "too_large")
         assert "10 keys of store 'numbers' have more than 5000B together (rest.max_page)" in problem["message"]
         assert problem["what_to_do"] == "Ask for fewer keys at a time, or for one."
+
+
+@pytest.mark.parametrize("small", [0, 1_000, 5_000])
+def test_few_values_are_read_before_many_keys_are_refused(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes after small values: what is read beyond the limit is one piece."""
+    read: list[int] = []
+    whole = DictBytes.get_many
+
+    def get_many(bytes_: DictBytes, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = whole(bytes_, keys)
+        read.append(sum(len(cell) for cell in found if cell is not None))
+        return found
+
+    monkeypatch.setattr(DictBytes, "get_many", get_many)
+    most, large = 200_000, "x" * 10_000
+    world = World(max_page=most)
+    world.commit(1, NUMBERS, {(n,): 1 if n < small else large for n in range(small + 3_000)})
+    with served(world.reader) as client:
+        refused = client.post("/numbers/keys", json=[*range(small + 3_000)])
+    assert (refused.status_code, refused.json()["error"]) == (413, "too_large")
+    assert max(read) <= 128 * 10_100
+    assert sum(read) <= most + 128 * 10_100
 
 
 def test_one_entry_is_answered_however_large_it_is() -> None:
