@@ -12,8 +12,9 @@ under a store follow from the store's name alone, whether there is such a store 
     /v1/stores/{store}/...         read:{store}
     /v1/state, /metrics,           admin
     /health/stores
+    /v1/sql                        read:{store} of each store that the statement reads: it has no others as tables
     your own endpoints             read:{store} of each store that they read
-    everything else                admin and read:*. So does /v1/sql: a statement may read any store
+    everything else                admin and read:*
 """
 
 import logging
@@ -42,6 +43,7 @@ _NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "/v1/stores": (),
     "/v1/openapi.json": (),
     "/v1/routing": (),
+    "/v1/sql": (),
     "/v1/state": (ADMIN,),
     "/metrics": (ADMIN,),
     "/health/stores": (ADMIN,),
@@ -93,7 +95,8 @@ class Guarded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in OPEN:
             try:
-                admit(scope, self._admitted(scope), partial(self._admitted, scope))
+                grant = self._admitted(scope)
+                admit(scope, grant, partial(self._admitted, scope), partial(self._demand, scope, grant))
             except Problem as problem:
                 await problem.response()(scope, receive, send)
                 return
@@ -129,6 +132,13 @@ class Guarded:
             self._report(scope, problem)
             raise
         return grant
+
+    def _demand(self, scope: Scope, grant: Grant, needs: Sequence[str]) -> None:
+        """For what a request turns out to need. A refusal is raised, and counted."""
+        if not all(map(grant.covers, needs)):
+            problem = _out_of_scope(grant, needs)
+            self._report(scope, problem)
+            raise problem
 
     def _granted(self, headers: Iterable[tuple[bytes, bytes]]) -> Grant:
         sent = None

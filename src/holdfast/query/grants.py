@@ -3,7 +3,7 @@
 A token may be taken away or expire while a long answer is sent. So those who send one ask again with each piece.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ ADMIN: Final = "admin"
 READ_ALL: Final = "read:*"
 _GRANT: Final = "holdfast.grant"
 _RECHECK: Final = "holdfast.recheck"
+_DEMAND: Final = "holdfast.demand"
 
 
 def read(store: str) -> str:
@@ -39,11 +40,28 @@ class Grant:
     def covers(self, scope: str) -> bool:
         return scope in self.scopes or (scope != ADMIN and READ_ALL in self.scopes)
 
+    @property
+    def reads(self) -> bool:
+        """Whether it covers any store."""
+        return any(scope != ADMIN for scope in self.scopes)
 
-def admit(request: Scope, grant: Grant, recheck: Callable[[], object]) -> None:
+
+Demand = Callable[[Sequence[str]], object]
+"""Raises if the grant of a request doesn't cover all of these scopes."""
+
+
+def admit(request: Scope, grant: Grant, recheck: Callable[[], object], demand: Demand) -> None:
     """Notes the grant of a request. `recheck` raises if the request would be refused by now."""
     request[_GRANT] = grant
     request[_RECHECK] = recheck
+    request[_DEMAND] = demand
+
+
+def check_covered(request: Scope, stores: Sequence[str]) -> None:
+    """Raises a Problem if the request may not read all of these stores; without stores, if it may read none at all."""
+    grant: Grant | None = request.get(_GRANT)
+    if grant is not None and (stores or not grant.reads):
+        request[_DEMAND]([read(store) for store in stores] or [READ_ALL])
 
 
 def check_admitted(request: Scope) -> None:

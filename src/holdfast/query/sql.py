@@ -3,10 +3,13 @@
     {"sql": "SELECT player, points FROM players ORDER BY points DESC LIMIT 10", "limit": 100}
 
 The body may also be the statement alone, as text/plain. The answer is JSON, or with `Accept` CSV or an Arrow stream.
+
+The tables are the stores that the request may read. Others don't exist for the statement, and a worker that asks for
+one gets nothing of it.
 """
 
 import asyncio
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,13 +25,14 @@ from holdfast.query.answers import MORE_HEADER, from_parts, source_headers
 from holdfast.query.arrow import ARROW_TYPE
 from holdfast.query.columns import ColumnReader, HeldStores
 from holdfast.query.freshness import Freshness
+from holdfast.query.grants import check_covered, visible
 from holdfast.query.operations import FRESH, Call, Operation
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.pruning import indexed, key_ranges, masked, times_of
 from holdfast.query.result_texts import csv_of, json_rows
 from holdfast.query.task_reader import ReadInterrupted
 from holdfast.query.wanted import check_wanted
-from holdfast.sql.errors import SqlRefused
+from holdfast.sql.errors import SqlNoTable, SqlRefused
 from holdfast.sql.messages import INDEXED, StoreScan
 from holdfast.sql.workers import RESULT_BYTES, Result, Workers
 
@@ -38,6 +42,10 @@ _MARGIN_SECONDS: Final = 5.0
 _CSV: Final = "text/csv"
 _NO_SOURCE: Final = {"version": None, "committed": None, "event_time": None, "role": None, "instances": ()}
 """What the answer of a statement without stores says in place of these members of `FromParts`."""
+
+
+Visible = Callable[[Iterable[str]], Sequence[str]]
+"""Those of these stores that a request may read."""
 
 
 class SqlAsk(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,12 +86,15 @@ class StoresAtVersion:
     columns: ColumnReader
     held: HeldStores | None
     """None for a statement that names no store."""
+    visible: Visible
 
     def schema(self, scan: StoreScan) -> pa.Schema:
         table = self.columns.table(scan.table)
         return pa.schema([table.schema.field(name) for name in scan.columns])
 
     def rows(self, scan: StoreScan) -> Generator[pa.RecordBatch, None, None]:
+        if not self.visible([scan.table]):
+            raise SqlRefused(f"The statement reads {scan.table!r}, which is no table of this request.")
         table = self.columns.table(scan.table)
         names = list(dict.fromkeys([*scan.columns, *(each.column for each in scan.conditions)]))
         ranges, times = key_ranges(table, scan.conditions), times_of(table, scan.conditions)
@@ -106,20 +117,22 @@ class StoreTables:
     freshness: Freshness
     seconds: float
     """How long the version is held at most."""
+    visible: Visible
 
     def schemas(self) -> dict[str, pa.Schema]:
+        tables = self.columns.tables()
         return {
-            store: table.schema.with_metadata({INDEXED: "\x00".join(indexed(table)).encode()})
-            for store, table in self.columns.tables().items()
+            store: tables[store].schema.with_metadata({INDEXED: "\x00".join(indexed(tables[store])).encode()})
+            for store in self.visible(tables)
         }
 
     @contextmanager
     def open(self, names: Sequence[str]) -> Iterator[StoresAtVersion]:
         if not names:
-            yield StoresAtVersion(self.columns, None)
+            yield StoresAtVersion(self.columns, None, self.visible)
             return
         with self.columns.held(names, self.freshness, self.seconds) as held:
-            yield StoresAtVersion(self.columns, held)
+            yield StoresAtVersion(self.columns, held, self.visible)
 
 
 class SqlEndpoint:
@@ -135,19 +148,25 @@ class SqlEndpoint:
         return [Operation("sql", SQL_PATH, text, self.run, SqlAnswer, FRESH, errors, method="POST", body=SqlAsk)]
 
     async def run(self, call: Call) -> Response:
+        check_covered(call.request.scope, ())
         headers, body = call.request.headers, await call.request.body()
         if len(body) > _LONGEST:
             fact = f"The body has more than {_LONGEST:,} bytes."
             raise Problem(413, "too_large", fact, "Write a shorter statement.")
         ask = _asked(headers.get("content-type", ""), body)
         # Which stores it reads is known when the statement runs. Few run at once (sql.statements).
-        result = await self._result(ask, await self._columns.awaited(call.freshness))
+        try:
+            result = await self._result(call, ask, await self._columns.awaited(call.freshness))
+        except SqlNoTable as error:
+            check_covered(call.request.scope, error.tables)  # 403 for any other table, whether it is a store or not
+            raise
         if result.tables.held is not None:
             call.measure(result.tables.held.source.answered)
         return await asyncio.to_thread(_answered, result, headers.get("accept", ""))
 
-    async def _result(self, ask: SqlAsk, freshness: Freshness) -> Result[StoresAtVersion]:
-        tables = StoreTables(self._columns, freshness, self._workers.seconds + _MARGIN_SECONDS)
+    async def _result(self, call: Call, ask: SqlAsk, freshness: Freshness) -> Result[StoresAtVersion]:
+        shown = partial(visible, call.request.scope)
+        tables = StoreTables(self._columns, freshness, self._workers.seconds + _MARGIN_SECONDS, shown)
         retries = self._columns.retries(freshness)
         run = partial(self._workers.run, ask.sql, tables, ask.limit, check_wanted)
         while True:

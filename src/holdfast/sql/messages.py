@@ -86,6 +86,8 @@ class StatementFailed(msgspec.Struct, frozen=True):
 
     kind: str
     message: str
+    tables: tuple[str, ...] = ()
+    """Those that aren't there."""
 
 
 class Disconnected(HoldfastError):

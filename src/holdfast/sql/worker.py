@@ -16,7 +16,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Final
 from weakref import WeakSet
@@ -24,7 +24,7 @@ from weakref import WeakSet
 import duckdb
 import pyarrow as pa
 
-from holdfast.sql.errors import SqlError, SqlMistake, SqlRefused, SqlTooLarge
+from holdfast.sql.errors import SqlError, SqlMistake, SqlNoTable, SqlRefused, SqlTooLarge
 from holdfast.sql.messages import (
     Channel,
     Disconnected,
@@ -84,7 +84,8 @@ def _answer(channel: Channel, statement: Statement, schemas: dict[str, pa.Schema
         with _as_ours():
             more = _run(channel, statement, schemas)
     except SqlError as error:
-        channel.send(Kind.FAILED, encoded(StatementFailed(type(error).__name__, str(error))))
+        tables = error.tables if isinstance(error, SqlNoTable) else ()
+        channel.send(Kind.FAILED, encoded(StatementFailed(type(error).__name__, str(error), tables)))
     else:
         channel.send(Kind.DONE, encoded(Done(more)))
 
@@ -100,7 +101,20 @@ def _run(channel: Channel, statement: Statement, schemas: dict[str, pa.Schema]) 
         connection.execute("SET lock_configuration = true")
         query = _only_select(connection, statement.sql)
         # Not `execute`, which would hold the whole result before the first row is taken.
-        return _send_result(channel, connection.sql(query).to_arrow_reader(_BATCH_ROWS), statement)
+        try:
+            result = connection.sql(query)
+        except duckdb.CatalogException as error:
+            raise SqlNoTable(_mistake(str(error)[:2_000]), _missing(connection, statement.sql, schemas)) from error
+        return _send_result(channel, result.to_arrow_reader(_BATCH_ROWS), statement)
+
+
+def _missing(connection: duckdb.DuckDBPyConnection, sql: str, schemas: Iterable[str]) -> list[str]:
+    """The tables that a statement names and that aren't there; none where DuckDB can't say."""
+    there = {name.casefold() for name in schemas}
+    try:
+        return sorted(name for name in connection.get_table_names(sql) if name.casefold() not in there)
+    except duckdb.Error:
+        return []
 
 
 def _limit_processor_time(statement: Statement) -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import USER_ERRORS, ErrorCategory, HoldfastError
 from holdfast.settings.sql import SqlSettings
-from holdfast.sql.errors import KINDS, SqlBusy, SqlError, SqlMissing, SqlTooLarge
+from holdfast.sql.errors import KINDS, SqlBusy, SqlError, SqlMissing, SqlNoTable, SqlTooLarge
 from holdfast.sql.messages import (
     Channel,
     Disconnected,
@@ -283,6 +283,8 @@ class _Run(Generic[T]):
     def _found(self, last: ResultFrame, opened: T) -> Result[T]:
         if last.kind is Kind.FAILED:
             failed = decoded(last.body, StatementFailed)
+            if failed.tables:
+                raise SqlNoTable(failed.message, failed.tables)
             raise KINDS.get(failed.kind, SqlError)(failed.message)
         table = pa.ipc.open_stream(pa.py_buffer(b"".join(self._rows))).read_all()
         return Result(table, decoded(last.body, Done).more, opened)
