@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import msgspec
@@ -16,9 +17,11 @@ import pytest
 from holdfast.group_instances import GroupInstances
 from holdfast.instance.client import StateClient
 from holdfast.instance.instance import Instance
-from holdfast.instance.messages import InstanceUnavailable
+from holdfast.instance.messages import HeldVersion, InstanceUnavailable
 from holdfast.log.appfile import AppSpec
 from holdfast.pipeline.remote_state import RemoteState, StateLocations
+from holdfast.query.columns import ColumnReader
+from holdfast.query.freshness import ANY
 from holdfast.query.peer_tasks import PeerBytes
 from holdfast.query.service import RestService
 from holdfast.query.task_reader import ANY_REPLICA, ReadNeeds
@@ -111,6 +114,37 @@ def test_an_instance_that_freezes_in_the_middle_of_a_scan_interrupts_it(tmp_path
                 next(store.columns(b"", None))  # which has not even begun
         finally:
             os.kill(active.pid, signal.SIGCONT)
+
+
+def test_an_instance_that_freezes_after_it_holds_a_version_is_waited_for_once(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once per task, and again per hold: the standby has the version too."""
+    tasks = GAME.tasks()
+    frozen, _ = replicas.asked.peers[str(tasks[0])]
+    scan, release = StateClient.scan, StateClient.release
+    scanned: list[str] = []
+    waits: list[float] = []
+
+    def noted_scan(client: StateClient, *given: Any, **named: Any) -> Any:
+        scanned.append(client.address)
+        return scan(client, *given, **named)
+
+    def noted_release(client: StateClient, held: HeldVersion) -> None:
+        waits.append(client._left())
+        release(client, held)
+
+    columns = ColumnReader(replicas.rest.reader)
+    try:
+        with columns.held(["numbers"], ANY, 60.0) as held:
+            os.kill(replicas.active.pid, signal.SIGSTOP)
+            monkeypatch.setattr(StateClient, "scan", noted_scan)
+            monkeypatch.setattr(StateClient, "release", noted_release)
+            assert sum(batch.num_rows for batch in columns.batches("numbers", held)) == len(KEYS)
+        assert scanned.count(frozen) == 1 and len(scanned) > len(tasks)
+        assert len(waits) == len(tasks) and max(waits) <= 0.1
+    finally:
+        os.kill(replicas.active.pid, signal.SIGCONT)
 
 
 def test_an_address_that_cannot_be_called_fails_no_query(replicas: Replicas) -> None:

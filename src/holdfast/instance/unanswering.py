@@ -35,7 +35,9 @@ class Unanswering:
         avoided = {each: until for each, until in self._until.items() if until > now}  # none that is gone for long
         self._until = {**avoided, address: now + max(AVOIDED_SECONDS, _WAITS * waited)}
 
+    def __contains__(self, address: str) -> bool:
+        return self._until.get(address, 0.0) > self._clock.monotonic()
+
     def last(self, addresses: Sequence[str]) -> list[str]:
         """The addresses in their order, with those of these instances at the end."""
-        now = self._clock.monotonic()
-        return sorted(addresses, key=lambda address: self._until.get(address, now) > now)
+        return sorted(addresses, key=self.__contains__)

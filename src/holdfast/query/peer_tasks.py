@@ -45,6 +45,8 @@ R = TypeVar("R", KeyRead, TaskStore)
 PEER_DEADLINE_SECONDS = 2.0
 """How long all replicas of a task together may take to answer: a client is waiting."""
 
+_BRIEF_SECONDS = 0.1
+"""How long an instance that didn't answer a moment ago has for what nobody needs to wait for."""
 
 Failed = Callable[[InstanceUnavailable], HoldfastError]
 """Notes that an instance has gone away in the middle of a read, and returns the error for its reader."""
@@ -114,12 +116,13 @@ class PeerHold:
 
     @contextmanager
     def at(self, store: str) -> Iterator[TaskStore]:
-        yield self.task.opened(self.client, store, self.version)
+        yield self.task.opened_again(self.client, store, self.version)
 
     def release(self) -> None:
         try:
-            self.client.release(self.held)
+            self.task.briefly(self.client).release(self.held)
         except HoldfastError as error:  # it ends by itself later
+            self.task.check_answered(self.client, error)
             log.info("a hold of task %s at %s was not released: %s", self.held.task, self.client.address, error)
 
 
@@ -174,6 +177,28 @@ class PeerTask:
         bytes_ = PeerBytes(own, self._task, store, opening.version, partial(self._interrupted, own))
         served = Served(opening.role, opening.instance)
         return TaskStore(opening.version, opening.now, bytes_, served, partial(self._hold, own, store, opening.version))
+
+    def opened_again(self, client: StateClient, store: str, at: Version) -> TaskStore:
+        """A store of a replica that holds a version: an error at once if another reader has just waited in vain.
+
+        A reader of several tasks would wait for each of them. The error has it look for another replica.
+        """
+        if client.address in self._unanswering:
+            raise InstanceUnavailable(f"the instance at {client.address} didn't answer a moment ago. Ask another one.")
+        try:
+            return self.opened(client, store, at)
+        except InstanceUnavailable as error:
+            self.check_answered(client, error)
+            raise
+
+    def briefly(self, client: StateClient) -> StateClient:
+        """The same connection, which waits little if its instance didn't answer a moment ago."""
+        return client.within(_BRIEF_SECONDS) if client.address in self._unanswering else client
+
+    def check_answered(self, client: StateClient, error: HoldfastError) -> None:
+        """Notes an instance that didn't answer."""
+        if isinstance(error, InstanceUnavailable):
+            self._unanswering.add(client.address, waited=0.0)
 
     def _interrupted(self, client: StateClient, error: InstanceUnavailable) -> HoldfastError:
         self._unanswering.add(client.address, waited=0.0)
