@@ -89,7 +89,7 @@ def test_only_a_look_that_worked_counts_as_one() -> None:
     clock = ManualClock(Millis(0))
     source = LogReader(Log.open(watched := Watched(storage)), clock=clock)
     looks: list[Callable[[], Version]] = [source.newest, source.follow, lambda: source.learn(Version(2))]
-    assert source.looked_at == -math.inf
+    assert source.looks.looked_at == -math.inf
 
     def fail(call: str, name: str) -> None:
         clock.advance(1)
@@ -97,14 +97,14 @@ def test_only_a_look_that_worked_counts_as_one() -> None:
 
     for look in looks:
         clock.advance(10)
-        before = source.looked_at
+        before = source.looks.looked_at
         watched.before = fail
         with pytest.raises(StorageUnavailable):
             look()
-        assert source.looked_at == before
+        assert source.looks.looked_at == before
         watched.before = lambda call, name: None
         began = clock.monotonic()
         if look is looks[-1]:
             grow(log, 1)
         look()
-        assert source.looked_at == began
+        assert source.looks.looked_at == began

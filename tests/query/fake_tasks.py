@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import httpx2
 import msgspec
 
-from holdfast.clock import ManualClock
+from holdfast.clock import Clock, ManualClock
 from holdfast.errors import HoldfastError
 from holdfast.instance.config import Role
+from holdfast.instance.looks import Looks
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
@@ -133,11 +134,12 @@ class FakeHold:
 class Files:
     """The app files of an app whose code never changes."""
 
-    def __init__(self, app: AppSpec) -> None:
+    def __init__(self, app: AppSpec, clock: Clock) -> None:
         self.app = app
+        self.looks = Looks(clock)
+        self.looks.looked(math.inf)
 
     newest_known = Version(0)
-    looked_at = math.inf
 
     def commit(self, version: Version) -> Commit | None:
         return None
@@ -158,7 +160,7 @@ class World:
         self.app = app
         self.tasks = {task: FakeTask(task, local=task not in remote) for task in app.tasks()}
         self.clock = ManualClock(Millis(1_000))
-        self.log = Files(app)
+        self.log = Files(app, self.clock)
         self.reader = StoreReader(self.log, self.find, self.clock, max_page=max_page)
 
     def find(self, task: TaskId, needs: ReadNeeds = ANY_REPLICA, /) -> FakeTask | None:

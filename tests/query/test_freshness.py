@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from holdfast import metrics
-from holdfast.clock import ManualClock
+from holdfast.clock import Clock, ManualClock
 from holdfast.instance.instance import Instance
+from holdfast.instance.looks import Looks
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
 from holdfast.query.freshness import ANY, LATEST, Freshness, freshness_of, needs_of, newest_at
@@ -35,9 +36,10 @@ KEYS = range(12)
 class Versions:
     """Versions that were committed at these times."""
 
-    def __init__(self, walls: list[int], looked_at: float = 0.0) -> None:
+    def __init__(self, walls: list[int], clock: Clock | None = None) -> None:
         self._walls = walls
-        self.looked_at = looked_at
+        self.looks = Looks(clock or ManualClock())
+        self.looks.looked(self.looks.now())
 
     @property
     def newest_known(self) -> Version:
@@ -81,13 +83,29 @@ def test_what_a_request_demands_is_the_oldest_version_that_will_do(given: dict[s
 def test_a_lag_in_time_cannot_be_kept_without_a_look_at_the_log() -> None:
     """An instance that is cut off doesn't know what has been committed since."""
     clock = ManualClock(Millis(400))
-    versions = Versions([100, 200, 300], looked_at=clock.monotonic())
+    versions = Versions([100, 200, 300], clock)
     clock.advance(4)
     assert needs_of(freshness_of({"max_lag": "5s"}), versions, clock).at_least == 0
     clock.advance(2)
     with pytest.raises(NotFresh, match=r"last read the log 6\.0 seconds ago"):
         needs_of(freshness_of({"max_lag": "5s"}), versions, clock)
     assert needs_of(freshness_of({"max_lag": "1"}), versions, clock).at_least == 2
+
+
+@pytest.mark.parametrize("skew", [-600, 600])
+def test_a_lag_in_time_is_kept_although_the_clocks_of_two_machines_differ(skew: int) -> None:
+    """The commits' times are ten minutes before or after those of the instance that is asked."""
+    clock = ManualClock(Millis(1_000_000))
+    walls: list[int] = []
+    versions = Versions(walls, clock)
+    for version in range(1, 6):
+        clock.advance(1)
+        walls.append(clock.now() + skew * 1000)
+        versions.looks.learned(Version(version))
+    versions.looks.looked(clock.monotonic())
+    clock.advance(1)
+    found = needs_of(freshness_of({"max_lag": "2s"}), versions, clock).at_least
+    assert found == (4 if skew > 0 else 5)  # of times that are long ago, the newest version is demanded
 
 
 @pytest.mark.parametrize(
@@ -198,7 +216,8 @@ def test_a_replica_that_is_too_old_says_how_old_it_is() -> None:
 def test_an_instance_that_cannot_read_the_log_does_not_promise_a_lag(path: str) -> None:
     world = World()
     world.commit(4, NUMBERS, {(7,): 1})
-    world.log.looked_at = world.clock.monotonic()
+    world.log.looks = Looks(world.clock)
+    world.log.looks.looked(world.clock.monotonic())
     world.clock.advance(6)
     with served(world.reader) as client:
         refused = client.get(f"/numbers/{path}?max_lag=5s&wait=0s")

@@ -246,7 +246,8 @@ def test_a_store_without_entries_by_key_is_left_to_the_endpoint(kind: str) -> No
 
 
 def test_a_newer_app_file_counts_at_once() -> None:
-    world, files = World(APP), Files(APP)
+    world = World(APP)
+    files = Files(APP, world.clock)
     world.reader = StoreReader(files, world.find, world.clock)
     world.commit(1, NUMBERS, {(7,): 49})
     keys = keys_of(world)

@@ -8,6 +8,7 @@ import httpx2
 import msgspec
 import pytest
 
+from holdfast.clock import ManualClock
 from holdfast.log.appfile import AppSpec
 from holdfast.query.reader import StoreReader
 from holdfast.stores.access import DictBytes, Now
@@ -135,7 +136,7 @@ class Files(fake_tasks.Files):
     """The app's newest file, and the earlier one for versions up to `last`."""
 
     def __init__(self, before: AppSpec, app: AppSpec, last: int) -> None:
-        super().__init__(app)
+        super().__init__(app, ManualClock())
         self.before, self.last = before, last
 
     def app_of(self, version: Version) -> AppSpec:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
 from holdfast.query.reader import LastError, StoreReader
 from holdfast.query.store_specs import UnknownStore
@@ -46,7 +47,7 @@ def test_an_unknown_store_is_an_error_with_the_existing_ones() -> None:
 
 
 def test_a_task_that_no_instance_hosts_is_not_ready() -> None:
-    reader = StoreReader(Files(APP), lambda task, needs=ANY_REPLICA: None)
+    reader = StoreReader(Files(APP, ManualClock()), lambda task, needs=ANY_REPLICA: None)
     with pytest.raises(NotReady, match="No instance is known to hold task 1_"):
         reader.get(reader.find("numbers", (7,)))
 

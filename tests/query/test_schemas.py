@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
+from holdfast.clock import ManualClock
 from holdfast.log.appfile import AppSpec
 from holdfast.query.reader import StoreReader
 from holdfast.query.render import answered, renderer
@@ -184,12 +185,12 @@ class File(Files):
     """The app's file: the known one, and the one in storage."""
 
     def __init__(self, app: AppSpec, written: AppSpec) -> None:
-        super().__init__(app)
+        super().__init__(app, ManualClock())
         self.written = written
-        self.looks = 0
+        self.app_reads = 0
 
     def look_at_app(self) -> None:
-        self.looks += 1
+        self.app_reads += 1
         self.app = self.written
 
 
@@ -207,12 +208,12 @@ def test_an_unknown_schema_number_makes_a_reader_load_the_app_file_once() -> Non
         task.write(2, "counts")
     with served(reader) as client:
         assert client.get("/counts/keys/ann").json()["value"] == {"n": 4, "peak": 2.5}
-        assert file.looks == 1
+        assert file.app_reads == 1
         for _ in range(3):
             [good, bad] = client.get("/counts/range").json()["entries"]
             assert good["value"] == {"n": 4, "peak": 2.5}
             assert "has schema 9, but this process knows up to 2" in bad["error"]
-    assert file.looks == 2, "once for the number that the file has, once for the number that it does not have"
+    assert file.app_reads == 2, "once for the number that the file has, once for the number that it does not have"
 
 
 def test_a_store_that_was_added_later_is_shown() -> None:
@@ -322,4 +323,4 @@ def test_a_cell_of_schema_1_does_not_load_the_app_file() -> None:
     file = File(app_of(NARROW, First), app_of(NARROW, First))
     specs = StoreSpecs(file)
     specs.load_schema("counts", 1)
-    assert (file.looks, specs.is_unknown_schema("counts", 2)) == (0, True)
+    assert (file.app_reads, specs.is_unknown_schema("counts", 2)) == (0, True)

@@ -6,7 +6,6 @@ checksum of every part is checked where it is read.
 """
 
 import logging
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ import pyarrow as pa
 from holdfast import metrics
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
+from holdfast.instance.looks import Looks
 from holdfast.instance.next_step import Unusable, Usable, check_state
 from holdfast.instance.run import Run, merged
 from holdfast.log.appfile import AppSpec
@@ -65,7 +65,7 @@ class LogReader:
     def __init__(self, log: Log, fetcher: FileFetcher | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.log = log
         self.fetcher = fetcher or FileFetcher()
-        self._clock = clock
+        self.looks = Looks(clock)
         self.on_newest: Callable[[], None] = lambda: None
         """Called on any thread when there is a newer version."""
         self._commits: OrderedDict[Version, Commit] = OrderedDict()
@@ -75,7 +75,6 @@ class LogReader:
         """Which of the kept commits are a part of the history."""
         self._lock = threading.Lock()
         self._newest = NOTHING
-        self._looked_at = -math.inf
         self._app = log.app
         self._apps = {log.app.number: log.app}
         self._spans: dict[int, tuple[Version, Version]] = {}
@@ -142,11 +141,6 @@ class LogReader:
     def newest_known(self) -> Version:
         """The newest version that was read or reported."""
         return self._newest
-
-    @property
-    def looked_at(self) -> float:
-        """When the last look for the newest version that worked began, by the monotonic clock."""
-        return self._looked_at
 
     def commit(self, version: Version) -> Commit | None:
         """The commit of a version; None if it doesn't exist, was cleaned, or is not a part of the history."""
@@ -215,9 +209,9 @@ class LogReader:
 
     def learn(self, version: Version) -> Version:
         """The newest version, once the driver reports this one: one request to the log, or none if it is known."""
-        began = self._clock.monotonic()
+        began = self.looks.now()
         if version > self._newest and self._commit(version, reported=True) is not None:
-            self._looked_at = max(self._looked_at, began)
+            self.looks.looked(began)
         return self._newest
 
     def reaching(self, version: Version) -> Version:
@@ -226,9 +220,9 @@ class LogReader:
 
     def newest(self) -> Version:
         """The newest committed version there is."""
-        began = self._clock.monotonic()
+        began = self.looks.now()
         found = self.log.newest(at_least=self._newest)
-        self._looked_at = max(self._looked_at, began)
+        self.looks.looked(began)
         if found is None:
             return NOTHING
         self._learned(found)
@@ -242,17 +236,18 @@ class LogReader:
         with self._lock:
             first, last = self._spans.get(commit.app, (version, version))
             self._spans[commit.app] = min(first, version), max(last, version)
-            is_newer = version > self._newest
-            self._newest = max(self._newest, version)
+            if is_newer := version > self._newest:
+                self._newest = version
+                self.looks.learned(version)
         if is_newer:
             self.on_newest()
 
     def follow(self) -> Version:
         """The newest version, searched from the newest known one: one request to the log if there is nothing new."""
-        began = self._clock.monotonic()
+        began = self.looks.now()
         while self.commit(Version(self._newest + 1)) is not None:
             pass
-        self._looked_at = max(self._looked_at, began)
+        self.looks.looked(began)
         return self._newest
 
 

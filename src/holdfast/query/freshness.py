@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from holdfast.clock import Clock
 from holdfast.errors import SettingsError
+from holdfast.instance.looks import Looks
 from holdfast.log.commits import Commit
 from holdfast.query.problems import Problem
 from holdfast.query.task_reader import ANY_REPLICA, NotFresh, ReadNeeds
@@ -77,8 +78,7 @@ class KnownVersions(Protocol):
     def newest_known(self) -> Version: ...
 
     @property
-    def looked_at(self) -> float:
-        """When the log was last looked at for the newest version, by the monotonic clock."""
+    def looks(self) -> Looks: ...
 
     def commit(self, version: Version) -> Commit | None:
         """The commit of a version; None if the log no longer has it."""
@@ -121,7 +121,11 @@ def needs_of(freshness: Freshness, versions: KnownVersions, clock: Clock) -> Rea
     if isinstance(lag, dt.timedelta):
         if is_cut_off(lag, versions, clock):
             raise _not_looked(versions, clock)
-        oldest = newest_at(clock.now() - lag // dt.timedelta(milliseconds=1), versions)
+        # Where clocks differ, a commit's time may seem to be in the future: what was learned that long ago is older.
+        oldest = max(
+            newest_at(clock.now() - lag // dt.timedelta(milliseconds=1), versions),
+            versions.looks.newest_at(clock.monotonic() - lag.total_seconds()),
+        )
     elif lag is not None:
         oldest = Version(max(NOTHING, newest - lag))
     return ReadNeeds(
@@ -133,11 +137,11 @@ def needs_of(freshness: Freshness, versions: KnownVersions, clock: Clock) -> Rea
 
 def is_cut_off(lag: dt.timedelta, versions: KnownVersions, clock: Clock) -> bool:
     """Whether there may be versions of more than this long ago that nobody here knows of."""
-    return clock.monotonic() - versions.looked_at > max(lag.total_seconds(), _LOOK_SECONDS)
+    return clock.monotonic() - versions.looks.looked_at > max(lag.total_seconds(), _LOOK_SECONDS)
 
 
 def newest_at(time: int, versions: KnownVersions) -> Version:
-    """The version that was the newest at a time, or a later one if that was long ago."""
+    """The version that was the newest at a time of the commits, or a later one if that was long ago."""
     version = versions.newest_known
     last = max(NOTHING, version - _LOOKED_AT)
     while version > last and (commit := versions.commit(version)) is not None and commit.clocks.wall > time:
@@ -152,7 +156,7 @@ def not_committed(wanted: Version, newest: Version) -> NotFresh:
 
 
 def _not_looked(versions: KnownVersions, clock: Clock) -> NotFresh:
-    ago = clock.monotonic() - versions.looked_at
+    ago = clock.monotonic() - versions.looks.looked_at
     when = f"{ago:.1f} seconds ago" if math.isfinite(ago) else "never"
     return NotFresh(
         f"This instance doesn't know the newest version: it has last read the log {when}. Ask again in a moment, or "

@@ -247,7 +247,7 @@ class Opener:
             found = open_at(places, target, needs)
             gone = _gone(found)
             if gone is None or gone.held is None:
-                return self._common(stack, places, found, needs) or found
+                return self._common(open_at, places, found, needs) or found
             for part in found:
                 _close(part)
             if self._clock.monotonic() >= needs.until:
@@ -260,13 +260,13 @@ class Opener:
             target = Version(gone.held[1])
 
     def _common(
-        self, stack: ExitStack, places: Sequence[StorePart], found: Sequence[Opened], needs: ReadNeeds
+        self, open_at: _OpenAt, places: Sequence[StorePart], found: Sequence[Opened], needs: ReadNeeds
     ) -> list[Opened] | None:
         """The newest version that all replicas have, if some of them haven't come to a newer one in time."""
         behind = [Version(e.version) for e in found if isinstance(e, NotFresh) and e.version is not None]
         if not behind or min(behind) < needs.at_least:
             return None
-        again = self._opened(stack, places, min(behind), needs)
+        again = open_at(places, min(behind), needs)
         if not all(isinstance(part, OpenPart) for part in again):
             return None
         for part in found:
