@@ -1,14 +1,20 @@
-"""Calls of REST from outside: instances that are busy are asked again."""
+"""Calls of REST from outside: whom they ask, and that instances that are busy are asked again."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import httpx2
 import pytest
 
 from holdfast import metrics
 from holdfast.clock import ManualClock
-from holdfast.rest_calls import NoAnswer, answered
+from holdfast.group import members
+from holdfast.rest_calls import NoAnswer, NoInstances, RestRefused, answered, rest_addresses
+from tests.client.conftest import GAME
 from tests.instance.processes import until
+from tests.query.instances import Driver
 from tests.query.test_limits import RANGE, Slow
 
 
@@ -46,3 +52,45 @@ def test_an_instance_with_too_many_requests_is_asked_again_for_a_minute(pauses: 
         finally:
             slow.task.held.clear()
             ended.result(60)
+
+
+def test_loopback_addresses_of_other_machines_are_not_asked(tmp_path: Path) -> None:
+    log = Driver(str(tmp_path / "log"), GAME).log
+
+    def write(id: str, host: str, rest: str) -> None:
+        said = {"incarnation": 1, "process": id, "beat": 1, "address": "grpc://10.0.0.7:7070"}
+        members.write(log.storage, members.Member(log=log.id, id=id, host=host, rest=rest, **said))  # type: ignore[arg-type]
+
+    write("a", "elsewhere", "http://127.0.0.1:8080")
+    with pytest.raises(NoInstances, match="are loopback addresses of elsewhere, which .* can't reach. Set rest.host"):
+        rest_addresses(log)
+    write("b", "elsewhere", "http://10.0.0.8:8080")
+    write("c", socket.gethostname(), "http://127.0.0.1:8081")
+    assert rest_addresses(log) == ["http://10.0.0.8:8080", "http://127.0.0.1:8081"]
+
+
+class Redirects(BaseHTTPRequestHandler):
+    """Sends whoever asks to the place `to`."""
+
+    to: str
+
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("location", self.to)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing on standard error."""
+
+
+def test_the_token_is_not_sent_to_where_an_answer_redirects() -> None:
+    slow = Slow()
+    with slow.served() as server:
+        kind = type("OfThisTest", (Redirects,), {"to": f"{server.url}/v1/stores"})
+        with HTTPServer(("127.0.0.1", 0), kind) as redirecting, ThreadPoolExecutor(1) as threads:
+            threads.submit(redirecting.handle_request)
+            address = f"http://127.0.0.1:{redirecting.server_port}"
+            with pytest.raises(RestRefused, match="302"):
+                with answered([address], "/v1/stores", {"authorization": "Bearer secret"}):
+                    pass

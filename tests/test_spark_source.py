@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from socket import gethostname
 
 import pyarrow as pa
 import pytest
@@ -14,15 +15,18 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.client.errors import BadToken
 from holdfast.client.frames import ARROW_END
+from holdfast.group import members
 from holdfast.query.rest import create_app
 from holdfast.query.server import serve
-from holdfast.rest_calls import NoAnswer, RestRefused
+from holdfast.rest_calls import NoAnswer, NoInstances, RestRefused
 from holdfast.settings.rest import RestSettings
-from holdfast.spark_source import HeldVersionGone, StoreSparkReader, _Ended, _Target
+from holdfast.spark_source import HeldVersionGone, StoreSparkReader, TaskPartition, _Ended, _Target
 from holdfast.tls_files import BadTlsFile
 from tests.apps import game, get, points_app, write
 from tests.certificates import Authority
+from tests.client.conftest import GAME
 from tests.query.fake_tasks import NUMBERS, STATE, World
+from tests.query.instances import Driver
 
 pytestmark = pytest.mark.spark
 
@@ -100,6 +104,19 @@ def test_a_store_is_read_with_a_token() -> None:
         assert sum(batch.num_rows for batch in batches) == 9
         with pytest.raises(RestRefused, match="This path needs a token"):
             StoreSparkReader(_Target.of(options)).partitions()
+
+
+def test_a_worker_on_another_machine_sends_its_token_to_no_loopback_address(tmp_path: Path) -> None:
+    log = Driver(str(tmp_path / "log"), GAME).log
+    said = {"incarnation": 1, "process": "p", "beat": 1, "address": "grpc://127.0.0.1:7070", "host": gethostname()}
+    members.write(log.storage, members.Member(log=log.id, id="a", rest="http://127.0.0.1:1", **said))  # type: ignore[arg-type]
+    options = {"app": "game", "log": str(tmp_path / "log"), "path": "numbers"}
+    reader = pickle.loads(pickle.dumps(StoreSparkReader(_Target.of(options))))
+    with pytest.raises(NoAnswer):  # nobody listens there
+        list(reader.read(TaskPartition(0, 1)))
+    reader._host = "elsewhere"
+    with pytest.raises(NoInstances, match="are loopback addresses of elsewhere"):
+        list(reader.read(TaskPartition(0, 1)))
 
 
 def test_a_text_that_is_no_token_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

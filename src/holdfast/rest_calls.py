@@ -6,6 +6,7 @@ so it finds the version at once where another one has to ask its peers.
 """
 
 import http.client
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ from typing import IO
 
 import msgspec
 
+from holdfast.client.addresses import is_loopback
 from holdfast.client.effects import RETRIED
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ErrorCategory, HoldfastError
@@ -59,11 +61,28 @@ class _Refusal(msgspec.Struct):
 def rest_addresses(log: Log) -> list[str]:
     """The addresses of REST that members have written to the app's log, without those that have left."""
     members = Members(log.storage, log.id).read().values()
-    found = [each.rest for each in members if each.rest is not None and each.state is not MemberState.LEFT]
+    found = [(each.rest, each.host) for each in members if each.rest and each.state is not MemberState.LEFT]
     if not found:
         raise NoInstances(
             f"No instance in {log.storage.place} answers over REST. Start the app or `holdfast instance`, with "
             "rest.enabled = true; or give an address."
+        )
+    return reachable(found)
+
+
+def reachable(addresses: Sequence[tuple[str, str]]) -> list[str]:
+    """Those of the addresses that can be asked from this machine. Each has the host of the process that named it.
+
+    A loopback address is one of the machine that named it. Anyone may listen there on another one, and would get the
+    token.
+    """
+    here = socket.gethostname()
+    found = [address for address, host in addresses if host == here or not is_loopback(address)]
+    if not found:
+        raise NoInstances(
+            f"All addresses of REST are loopback addresses of {', '.join(sorted({host for _, host in addresses}))}, "
+            f"which {here} can't reach. Set rest.host of the instances to an address that other machines reach; or "
+            "give an address."
         )
     return found
 
@@ -83,13 +102,14 @@ def answered(
     Many tasks of a Spark job ask at the same time, often more than one caller may (429). So where an instance is busy,
     all are asked again after a pause, for a minute.
     """
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=tls), _NoRedirects())
     until = clock.monotonic() + _SECONDS
     while True:
         busy, failed = False, list[str]()
         for address in addresses:
             request = urllib.request.Request(address.rstrip("/") + path, None, dict(headers), method=method)
             try:
-                answer = urllib.request.urlopen(request, timeout=_SECONDS, context=tls)
+                answer = opener.open(request, timeout=_SECONDS)
             except urllib.error.HTTPError as error:
                 said = _refusal(error)
                 if error.code not in RETRIED:
@@ -105,6 +125,13 @@ def answered(
         if not busy or clock.monotonic() >= until:
             raise NoAnswer(f"No instance answered. {'; '.join(failed)}. Ask again in a moment, or check the addresses.")
         clock.sleep(_PAUSE_SECONDS)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """No instance redirects, and the token would go to wherever an answer says."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
 def _refusal(error: urllib.error.HTTPError) -> _Refusal:

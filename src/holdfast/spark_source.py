@@ -19,6 +19,7 @@ Spark finds the source by itself: it looks for packages whose names begin with `
 """
 
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from pyspark.sql.types import StructType
 from holdfast.client.frames import ARROW_END
 from holdfast.client.tokens import token_of
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.rest_calls import RestRefused, answered, rest_addresses
+from holdfast.rest_calls import RestRefused, answered, reachable, rest_addresses
 from holdfast.tls_files import TlsOptions, tls_of_files
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ class StoreSparkReader(DataSourceReader):
     def __init__(self, target: _Target) -> None:
         self._target = target
         self._addresses = target.addresses()
+        self._host = socket.gethostname()
 
     def partitions(self) -> list[InputPartition]:
         target = self._target
@@ -192,8 +194,11 @@ class StoreSparkReader(DataSourceReader):
 
     @contextmanager
     def _asked_for(self, path: str, version: int) -> Iterator[IO[bytes]]:
+        addresses = self._addresses
+        if self._target.address is None:  # workers may be on another machine than the driver
+            addresses = reachable([(address, self._host) for address in addresses])
         try:
-            with self._target.ask(self._addresses, path) as answer:
+            with self._target.ask(addresses, path) as answer:
                 yield answer
         except RestRefused as error:
             if error.error != "version_gone":

@@ -5,6 +5,7 @@ hop, and the rules here are about time only:
 
 - the replicas of the key's task are asked first, the active one before its standbys, then all other instances; what
   isn't about one key is asked of all of them in turn;
+- an address of the routing that the client may not follow (`may_follow`) is left out: the seeds are asked instead;
 - an instance that hasn't answered is asked last for a while;
 - the log of the first routing is the log of the client: an address that another app has got is one that doesn't answer;
 - the routing is read again when an instance doesn't answer, when another one has served a key than the one that was
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
+from holdfast.client.addresses import may_follow
 from holdfast.client.effects import Request
 from holdfast.clock import Clock
 from holdfast.query.routes import LOG_HEADER, Routing
@@ -34,6 +36,7 @@ class Router:
         self._clock = clock
         self._suspects: dict[str, float] = {}
         self._names: dict[str, str] = {}
+        """The instances by those of their addresses that may be asked."""
         self._outdated = False
         self._tried = -REFRESH_SECONDS
         self._turns = count()
@@ -44,8 +47,9 @@ class Router:
         routing = self.routing
         found: dict[str, None] = {}
         if routing is not None:
-            found |= dict.fromkeys(routing.addresses(task) if task is not None else ())
-            instances = [*routing.instances.values()]
+            if task is not None:
+                found |= dict.fromkeys(address for address in routing.addresses(task) if address in self._names)
+            instances = [*self._names]
             turn = next(self._turns) % max(1, len(instances))
             found |= dict.fromkeys(instances[turn:] + instances[:turn])
         found |= dict.fromkeys(self._seeds)
@@ -72,7 +76,8 @@ class Router:
             return False
         if known is None or routing.generation >= known.generation:
             self.routing = routing
-            self._names = {address: name for name, address in routing.instances.items()}
+            named = routing.instances.items()
+            self._names = {address: name for name, address in named if may_follow(self._seeds, address)}
         return True
 
     def addressed(self, request: Request) -> Request:
