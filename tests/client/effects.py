@@ -5,7 +5,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.client.effects import Effect, Emit, Flow, Listen, Lost, Outcome, Pause, Race, Receive, Reply, Send
+from holdfast.client.effects import (
+    Effect,
+    Emit,
+    Flow,
+    Listen,
+    Lost,
+    Outcome,
+    Pause,
+    Race,
+    Raced,
+    Receive,
+    Reply,
+    Send,
+    counted_first,
+)
 from holdfast.clock import ManualClock
 from holdfast.query.routes import Routing, StoreRoute
 from holdfast.stores.formats.types import Schema
@@ -64,13 +78,12 @@ class Played:
             self.effects.append(effect)
             outcome = self._outcome(effect)
 
-    def _outcome(self, effect: Effect) -> Outcome | bytes | None:
+    def _outcome(self, effect: Effect) -> Outcome | Raced | bytes | None:
         match effect:
             case Send():
                 return self._answered(effect)
             case Race():
-                first = self._answered(effect.first)
-                return first if first.good else self._answered(effect.second)
+                return self._raced(effect)
             case Listen():
                 return self._answered(Send(effect.address, effect.request, effect.seconds))
             case Receive():
@@ -80,6 +93,16 @@ class Played:
             case Emit():
                 self.items.append(effect.item)
         return None
+
+    def _raced(self, race: Race) -> Raced:
+        first = self._answer(race.first)
+        if first.good:
+            return (first,)
+        if isinstance(first, Lost) and first.reason == "silence":
+            self._clock.advance(race.after)
+            second = self._answered(race.second)
+            return (second,) if second.good else counted_first([first, second])
+        return counted_first([first, self._answered(race.second)])
 
     def _answered(self, send: Send) -> Outcome:
         outcome = self._answer(send)

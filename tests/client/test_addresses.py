@@ -107,8 +107,12 @@ def test_behind_a_proxy_that_ends_tls_no_token_is_sent_in_the_clear(
     ca, ends_tls, trusting = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     ca.issue_cert("localhost").configure_cert(ends_tls)
     ca.configure_trust(trusting)
-    kind = type("OfThisTest", (Instance,), {"heard": [], "named": {}})
-    with listening(kind, ends_tls) as proxy, listening(kind) as instance:
-        kind.named = {"a": f"http://localhost:{instance}"}
+
+    class OfThisTest(Instance):
+        named: Mapping[str, str] = {}
+        heard: list[tuple[int, str | None]] = []
+
+    with listening(OfThisTest, ends_tls) as proxy, listening(OfThisTest) as instance:
+        OfThisTest.named = {"a": f"http://localhost:{instance}"}
         assert get(f"https://localhost:{proxy}", trusting) == proxy
-        assert kind.heard == [(proxy, f"Bearer {TOKEN}")] * 2
+        assert OfThisTest.heard == [(proxy, f"Bearer {TOKEN}")] * 2

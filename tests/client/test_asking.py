@@ -296,6 +296,35 @@ def test_a_slow_read_is_hedged_only_if_asked() -> None:
     assert not any(isinstance(effect, Race) for effect in unhedged.played.effects)
 
 
+@pytest.mark.parametrize(("gone", "reads"), [(down, 1), (another_app, 1), (frozen, 2)])
+def test_a_client_that_hedges_reads_the_routing_again_when_an_owner_is_gone(
+    gone: Callable[[Send], Outcome], reads: int
+) -> None:
+    world = World(seeds=(B,), hedge="50ms")
+    world.get()
+    world.answers[A] = gone
+    for _ in range(reads):
+        world.clock.advance(2)
+        assert world.get() == B
+    moved = {"instances": ROUTING.instances, "tasks": {"0_0": ("c",)}}
+    world.routing = Routing(app="game", version=4, generation=2, stores=ROUTING.stores, **moved)  # type: ignore[arg-type]
+    world.clock.advance(2)
+    assert world.get() == C
+    assert world.played.refreshed > 1
+
+
+def test_one_slow_answer_is_no_reason_to_read_the_routing_again() -> None:
+    world = World(hedge="50ms")
+    world.get()
+    for _ in range(5):
+        world.answers[A] = frozen
+        assert world.get() == B
+        del world.answers[A]
+        world.clock.advance(2)
+        assert world.get() == A
+    assert world.played.refreshed == 1
+
+
 @pytest.mark.parametrize(("options", "wait"), [({}, None), ({"at_least": 3}, "2s"), ({"at": 3, "wait": "5s"}, "5s")])
 def test_an_instance_waits_less_than_the_call_may_take(options: dict[str, object], wait: str | None) -> None:
     world = World()

@@ -7,11 +7,11 @@ answer, the client waits as long as they say (Retry-After), reads the routing ag
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
-from holdfast.client.effects import MISDIRECTED, Flow, Listen, Lost, Outcome, Pause, Race, Reply, Request, Send
+from holdfast.client.effects import MISDIRECTED, Flow, Listen, Lost, Outcome, Pause, Race, Raced, Reply, Request, Send
 from holdfast.client.errors import BadAnswer, NoAnswer, NotTrusted, Refused, refused
 from holdfast.client.router import Router
 from holdfast.clock import Clock
@@ -69,9 +69,13 @@ class Asker:
                 outcome = yield first
             else:
                 second = Send(others[0], request, seconds - question.hedge)
-                outcome = yield Race(first, second, question.hedge)
+                raced: Raced = yield Race(first, second, question.hedge)
+                outcome = raced[0]
                 if outcome.address != address:
                     self.router.slow(address)
+                for other in raced[1:]:
+                    if not _is_answer(other):
+                        self.router.lost(other.address)
             return outcome
 
         return (yield from self._attempts(question, send))
@@ -110,7 +114,7 @@ class Asker:
                 others = addresses[n + 1 :]
                 share = min(left, max(left / 2, question.wait + 0.5)) if others else left
                 outcome = yield from attempt(address, max(share, _LEAST_SECONDS), others)
-                if isinstance(outcome, Reply) and outcome.status != MISDIRECTED:
+                if _is_answer(outcome):
                     router.answered(outcome.address)
                     if outcome.good:
                         return _checked(outcome)
@@ -144,7 +148,7 @@ class Asker:
         for address in (addresses := router.order()):
             share = max((deadline.end - self._clock.monotonic()) / max(2, len(addresses)), _LEAST_SECONDS)
             outcome: Outcome = yield Send(address, router.addressed(ROUTING), share)
-            if isinstance(outcome, Reply) and outcome.status != MISDIRECTED:
+            if _is_answer(outcome):
                 router.answered(address)
                 if outcome.good and router.learn(_decoded(outcome, Routing)):
                     return True
@@ -157,6 +161,11 @@ class Asker:
         if router.routing is None and untrusted == {*addresses}:
             raise NotTrusted(tried)
         return False
+
+
+def _is_answer(outcome: Outcome) -> TypeGuard[Reply]:
+    """Whether an instance of the app has answered, if only that it can't now."""
+    return isinstance(outcome, Reply) and outcome.status != MISDIRECTED
 
 
 def _reason(outcome: Outcome) -> str:

@@ -17,10 +17,12 @@ from holdfast.client.effects import (
     Outcome,
     Pause,
     Race,
+    Raced,
     Receive,
     Reply,
     Send,
     T,
+    counted_first,
 )
 from holdfast.client.errors import ClientClosed
 from holdfast.client.http import LIMITS, headers_of, lost, timeout_of
@@ -87,7 +89,7 @@ class Awaited:
                     else:
                         outcome = await self._perform(effect, opened)
 
-    async def _perform(self, effect: Effect, opened: _Opened) -> Outcome | bytes | None:
+    async def _perform(self, effect: Effect, opened: _Opened) -> Outcome | Raced | bytes | None:
         if self._http.is_closed:
             raise ClientClosed()
         match effect:
@@ -141,20 +143,18 @@ class Awaited:
             return lost(listen.address, error)
         return Reply(listen.address, response.status_code, response.headers, body)
 
-    async def _race(self, race: Race) -> Outcome:
+    async def _race(self, race: Race) -> Raced:
         first = asyncio.ensure_future(self._send(race.first))
-        racing = {first}
+        racing = [first]
         try:
             done, _ = await asyncio.wait(racing, timeout=race.after)
             if done and first.result().good:
-                return first.result()
-            racing.add(asyncio.ensure_future(self._send(race.second)))
-            while True:
-                done, left = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
-                outcome = min((each.result() for each in done), key=lambda each: not each.good)
-                if outcome.good or not left:
-                    return outcome
-                racing = left
+                return (first.result(),)
+            racing.append(asyncio.ensure_future(self._send(race.second)))
+            done, _ = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
+            if not any(each.result().good for each in done):
+                done, _ = await asyncio.wait(racing)
+            return counted_first([each.result() for each in racing if each in done])
         finally:
             for each in racing:
                 each.cancel()

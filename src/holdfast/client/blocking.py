@@ -20,10 +20,12 @@ from holdfast.client.effects import (
     Outcome,
     Pause,
     Race,
+    Raced,
     Receive,
     Reply,
     Send,
     T,
+    counted_first,
 )
 from holdfast.client.errors import ClientClosed
 from holdfast.client.http import LIMITS, headers_of, lost, timeout_of
@@ -100,7 +102,7 @@ class Blocking:
                 else:
                     outcome = self._perform(effect, opened)
 
-    def _perform(self, effect: Effect, opened: _Opened) -> Outcome | bytes | None:
+    def _perform(self, effect: Effect, opened: _Opened) -> Outcome | Raced | bytes | None:
         if self._http.is_closed:
             raise ClientClosed()
         match effect:
@@ -157,20 +159,19 @@ class Blocking:
             return lost(listen.address, error)
         return Reply(listen.address, response.status_code, response.headers, body)
 
-    def _race(self, race: Race) -> Outcome:
+    def _race(self, race: Race) -> Raced:
         first = self._started(race.first)
         if first is None:
-            return self._send(race.first)
+            return (self._send(race.first),)
         done, _ = wait([first], race.after)
         if done and first.result().good:
-            return first.result()
+            return (first.result(),)
         second = self._started(race.second)
-        racing = {first} if second is None else {first, second}
-        while True:
-            done, racing = wait(racing, return_when=FIRST_COMPLETED)
-            outcome = min((each.result() for each in done), key=lambda each: not each.good)
-            if outcome.good or not racing:
-                return outcome
+        racing = [first] if second is None else [first, second]
+        done, _ = wait(racing, return_when=FIRST_COMPLETED)
+        if not any(each.result().good for each in done):
+            done, _ = wait(racing)
+        return counted_first([each.result() for each in racing if each in done])
 
     def _started(self, send: Send) -> "Future[Outcome] | None":
         """The outcome to come of a request that a thread sends at once; None if no thread is free."""

@@ -5,7 +5,7 @@ outcomes and returns a result. A shell performs effects, with blocking calls (`b
 loop (`awaited`), and has no rules of its own.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -37,7 +37,10 @@ class Send:
 
 @dataclass(frozen=True)
 class Race:
-    """Sends the first request and, if it isn't answered after a while, the second too. The first good answer counts."""
+    """Sends the first request and, if it isn't answered after a while, the second too. The first good answer counts.
+
+    Gets the outcomes that there are by then, the one that counts first.
+    """
 
     first: Send
     second: Send
@@ -107,5 +110,11 @@ RETRIED = frozenset({MISDIRECTED, 429, 502, 503, 504})
 
 Effect = Send | Race | Listen | Receive | Pause | Emit
 Outcome = Reply | Lost
+Raced = tuple[Outcome, ...]
 Flow = Generator[Effect, Any, T]
-"""Is sent `Outcome` for Send, Race and Listen, `bytes | Lost` for Receive, and None for the others."""
+"""Is sent `Outcome` for Send and Listen, `Raced` for Race, `bytes | Lost` for Receive, and None for the others."""
+
+
+def counted_first(outcomes: Sequence[Outcome]) -> Raced:
+    """The outcomes of a race with the one that counts first."""
+    return tuple(sorted(outcomes, key=lambda each: not each.good))

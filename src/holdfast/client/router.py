@@ -8,8 +8,8 @@ hop, and the rules here are about time only:
 - an address of the routing that the client may not follow (`may_follow`) is left out: the seeds are asked instead;
 - an instance that hasn't answered is asked last for a while;
 - the log of the first routing is the log of the client: an address that another app has got is one that doesn't answer;
-- the routing is read again when an instance doesn't answer, when another one has served a key than the one that was
-  asked, and when a task has no known place; at most once per second.
+- the routing is read again when an instance doesn't answer, or is slower than a hedged read allows twice in a row, when
+  another one has served a key than the one that was asked, and when a task has no known place; at most once per second.
 """
 
 from collections.abc import Sequence
@@ -37,6 +37,7 @@ class Router:
         self._suspects: dict[str, float] = {}
         self._names: dict[str, str] = {}
         """The instances by those of their addresses that may be asked."""
+        self._slow = set[str]()
         self._outdated = False
         self._tried = -REFRESH_SECONDS
         self._turns = count()
@@ -92,13 +93,22 @@ class Router:
         self._outdated = True
 
     def slow(self, address: str) -> None:
-        """Another instance was faster, although it was asked later."""
+        """Another instance was faster, although it was asked later.
+
+        A host that is gone refuses no connection, and a hedged read doesn't wait until its time has passed. So one that
+        is slow again, without an answer in between, may have lost its tasks.
+        """
+        if address in self._slow:
+            self._outdated = True
+        self._slow.add(address)
         until = self._clock.monotonic() + SLOW_SECONDS
         self._suspects[address] = max(until, self._suspects.get(address, until))
 
     def answered(self, address: str) -> None:
         if self._suspects:
             self._suspects.pop(address, None)
+        if self._slow:
+            self._slow.discard(address)
 
     def served(self, address: str, task: str, instance: str) -> None:
         """A key of a task was served by this instance after that address was asked."""
