@@ -11,9 +11,13 @@ import pytest
 from holdfast import metrics
 from holdfast.clock import ManualClock
 from holdfast.group import members
+from holdfast.query.rest import create_app
+from holdfast.query.server import serve
+from holdfast.query.task_reader import NotReady
 from holdfast.rest_calls import NoAnswer, NoInstances, RestRefused, answered, rest_addresses
 from tests.client.conftest import GAME
 from tests.instance.processes import until
+from tests.query.fake_tasks import NUMBERS, STATE, World
 from tests.query.instances import Driver
 from tests.query.test_limits import RANGE, Slow
 
@@ -21,37 +25,56 @@ from tests.query.test_limits import RANGE, Slow
 class Waiting(ManualClock):
     """A clock that lets the slow request of the test end, after so many pauses."""
 
-    def __init__(self, slow: Slow, pauses: int) -> None:
+    def __init__(self, slow: Slow, metric: str, pauses: int) -> None:
         super().__init__()
-        self._slow, self._left = slow, pauses
+        self._slow, self._metric, self._left = slow, metric, pauses
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
         self._left -= 1
         if self._left == 0:
             self._slow.task.held.clear()
-            until(lambda: metrics.value("holdfast_rest_requests_under_way") == 0, "the slow request has ended")
+            until(lambda: metrics.value(self._metric) == 0, "the slow request has ended")
+
+
+SCAN, EMPTY = "/v1/stores/numbers/scan", "/v1/stores/levels/scan"
+REQUESTS = ("max_requests_per_caller", RANGE, "holdfast_rest_requests_under_way", "1 requests of 127.0.0.1 are under")
+SCANS = ("max_scans", SCAN, "holdfast_rest_streams", "This instance sends 1 scans, as many as it may")
 
 
 @pytest.mark.parametrize("pauses", [3, 100])
-def test_an_instance_with_too_many_requests_is_asked_again_for_a_minute(pauses: int) -> None:
+@pytest.mark.parametrize(("limit", "path", "metric", "message"), [REQUESTS, SCANS])
+def test_an_instance_that_is_busy_is_asked_again_for_a_minute(
+    limit: str, path: str, metric: str, message: str, pauses: int
+) -> None:
     slow = Slow()
-    with slow.served(max_requests_per_caller=1) as server, ThreadPoolExecutor(1) as threads:
-        ended = threads.submit(httpx2.get, server.url + RANGE, timeout=60)
+    with slow.served(**{limit: 1}) as server, ThreadPoolExecutor(1) as threads:
+        ended = threads.submit(httpx2.get, server.url + path, timeout=60)
         try:
-            until(lambda: slow.task.open == 1, "a request is under way")
-            clock = Waiting(slow, pauses)
+            until(lambda: slow.task.open == 1 and metrics.value(metric) == 1, "a request is under way")
+            clock = Waiting(slow, metric, pauses)
             if pauses == 3:
-                with answered([server.url], "/v1/stores/numbers/keys?key=4", clock=clock) as answer:
-                    assert b'"value":4' in answer.read()
+                with answered([server.url], EMPTY, clock=clock) as answer:
+                    assert b'"end":true' in answer.read()
             else:
-                with pytest.raises(NoAnswer, match="1 requests of 127.0.0.1 are under way"):
-                    with answered([server.url], "/v1/stores/numbers/keys?key=4", clock=clock):
+                with pytest.raises(NoAnswer, match=message):
+                    with answered([server.url], EMPTY, clock=clock):
                         pass
                 assert clock.monotonic() >= 60
         finally:
             slow.task.held.clear()
             ended.result(60)
+
+
+def test_an_instance_that_is_not_ready_is_not_waited_for() -> None:
+    world, clock = World(), ManualClock()
+    world.commit(1, NUMBERS, {(3,): 3})
+    world.tasks[world.task_of(NUMBERS, (3,))].error = NotReady("Task 0_0 is not ready.")
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        with pytest.raises(NoAnswer, match="is not ready"):
+            with answered([server.url], "/v1/stores/numbers/keys/3", clock=clock):
+                pass
+    assert clock.monotonic() == 0
 
 
 def test_loopback_addresses_of_other_machines_are_not_asked(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.client.addresses import is_loopback
 from holdfast.client.effects import RETRIED
+from holdfast.client.errors import Overloaded, TimedOut, TooManyHolds
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.members import Members, MemberState
@@ -27,6 +28,9 @@ _SECONDS = 60.0
 _PAUSE_SECONDS = 1.0
 """The Retry-After of instances."""
 _TOO_MANY = 429
+_BUSY = frozenset({Overloaded.error, TimedOut.error, TooManyHolds.error})
+"""Problems with the status 503 that end when other requests have ended. The others of it are about the instance and its
+tasks, such as `restoring`: how long they last is not known, and Spark runs a task again that has failed."""
 
 
 class NoInstances(HoldfastError):
@@ -99,8 +103,8 @@ def answered(
 ) -> Iterator[IO[bytes]]:
     """The answer of the first instance that gives one. If one can't be reached or isn't ready, the next is asked.
 
-    Many tasks of a Spark job ask at the same time, often more than one caller may (429). So where an instance is busy,
-    all are asked again after a pause, for a minute.
+    Many tasks of a Spark job ask at the same time, often more than one caller may (429), or than an instance answers at
+    a time. So where an instance is busy, all are asked again after a pause, for a minute.
     """
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=tls), _NoRedirects())
     until = clock.monotonic() + _SECONDS
@@ -114,7 +118,7 @@ def answered(
                 said = _refusal(error)
                 if error.code not in RETRIED:
                     raise RestRefused(f"{said.message} {said.what_to_do}".strip(), said.error) from None
-                busy |= error.code == _TOO_MANY
+                busy |= error.code == _TOO_MANY or said.error in _BUSY
                 failed.append(f"{address}: {said.message}")
             except (OSError, http.client.HTTPException) as error:
                 failed.append(f"{address}: {error}")
