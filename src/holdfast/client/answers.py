@@ -82,8 +82,11 @@ class Spanned(Generic[V]):
     schema: int | None = None
     """As in `StoreEntry`, also below."""
     task: str | None = None
-    version: int
-    """At which it was read."""
+    source: AnswerSource
+
+    @property
+    def version(self) -> int:
+        return self.source.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

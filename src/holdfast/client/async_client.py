@@ -13,7 +13,7 @@ from holdfast.client.answers import AnswerPage, Change, D, Past, Spanned, StoreE
 from holdfast.client.awaited import Awaited
 from holdfast.client.core import TIMEOUT, Core
 from holdfast.client.frames import Frame
-from holdfast.client.options import Duration, ReadOptions
+from holdfast.client.options import Duration, ReadOptions, shown
 from holdfast.client.store_flows import StoreFlows, Time
 from holdfast.query.routes import StoreRoute
 
@@ -75,7 +75,9 @@ class AsyncClient:
 class AsyncRemoteStore(Generic[V]):
     """One store of a running app. A key is a Python value, or a tuple if it has several components.
 
-    Every read takes `ReadOptions`: how fresh its answer has to be, and how long it may take.
+    Every read takes `ReadOptions`: how fresh its answer has to be, and how long it may take. `fields` are those of
+    values that are shown. With `partial` an answer leaves out partitions that can't be read now, and `source.missing`
+    names them.
     """
 
     def __init__(self, flows: StoreFlows[V], shell: Awaited) -> None:
@@ -92,9 +94,11 @@ class AsyncRemoteStore(Generic[V]):
         """The value of a key with its timestamp, its version and who has answered; `found` says whether it is there."""
         return await self._shell.run(self._flows.entry(key, {"fields": fields}, options))
 
-    async def as_of(self, key: object, time: Time, **options: Unpack[ReadOptions]) -> StoreEntry[V]:
+    async def as_of(
+        self, key: object, time: Time, *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+    ) -> StoreEntry[V]:
         """What a versioned store had under a key at a time."""
-        return await self._shell.run(self._flows.entry(key, {"as_of": time}, options))
+        return await self._shell.run(self._flows.entry(key, {"as_of": time, "fields": fields}, options))
 
     async def get_many(
         self, keys: Sequence[object], *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
@@ -103,10 +107,15 @@ class AsyncRemoteStore(Generic[V]):
         return await self._shell.run(self._flows.get_many(keys, {"fields": fields}, options))
 
     async def entries(
-        self, keys: Sequence[object], *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+        self,
+        keys: Sequence[object],
+        *,
+        fields: Sequence[str] = (),
+        partial: bool = False,
+        **options: Unpack[ReadOptions],
     ) -> AnswerPage[StoreEntry[V]]:
         """One entry per key, in the order of the keys. `source.consistent` says whether they are of one version."""
-        return await self._shell.run(self._flows.entries(keys, {"fields": fields}, options))
+        return await self._shell.run(self._flows.entries(keys, shown(fields, partial), options))
 
     def range(
         self,
@@ -120,18 +129,26 @@ class AsyncRemoteStore(Generic[V]):
         **options: Unpack[ReadOptions],
     ) -> AsyncIterator[StoreEntry[V]]:
         """Entries in key order, from `first` to `last`, both included. Pages are read as you iterate."""
-        given = {"from": first, "to": last, "reverse": reverse or None, "fields": fields, "partial": partial or None}
+        given = {"from": first, "to": last, "reverse": reverse or None, **shown(fields, partial)}
         return self._shell.iterate(self._flows.range(given, limit, options))
 
     def prefix(
-        self, prefix: object, *, limit: int | None = None, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+        self,
+        prefix: object,
+        *,
+        limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
+        **options: Unpack[ReadOptions],
     ) -> AsyncIterator[StoreEntry[V]]:
         """Entries whose keys begin with a text; for a key of several components, with the first components."""
-        return self._shell.iterate(self._flows.range({"prefix": prefix, "fields": fields}, limit, options))
+        return self._shell.iterate(self._flows.range({"prefix": prefix, **shown(fields, partial)}, limit, options))
 
-    async def count(self, first: object = None, last: object = None, **options: Unpack[ReadOptions]) -> int:
+    async def count(
+        self, first: object = None, last: object = None, *, partial: bool = False, **options: Unpack[ReadOptions]
+    ) -> int:
         """How many keys the store has, or a range of it."""
-        return await self._shell.run(self._flows.count({"from": first, "to": last}, options))
+        return await self._shell.run(self._flows.count({"from": first, "to": last}, shown((), partial), options))
 
     async def windows(
         self,
@@ -140,10 +157,12 @@ class AsyncRemoteStore(Generic[V]):
         last: Time | None = None,
         *,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> AnswerPage[Spanned[V]]:
         """The windows of a key that start within a span of time, both ends included."""
-        given = {"from": first, "to": last, "limit": limit}
+        given = {"from": first, "to": last, "limit": limit, **shown(fields, partial)}
         return await self._shell.run(self._flows.spans("windows", key, given, options))
 
     def all_windows(
@@ -154,10 +173,12 @@ class AsyncRemoteStore(Generic[V]):
         first_key: object = None,
         last_key: object = None,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> AsyncIterator[Spanned[V]]:
         """The windows of all keys that start within a span of time, by key. Pages are read as you iterate."""
-        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key}
+        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key, **shown(fields, partial)}
         return self._shell.iterate(self._flows.all_spans("windows", given, limit, options))
 
     async def sessions(
@@ -167,10 +188,12 @@ class AsyncRemoteStore(Generic[V]):
         last: Time | None = None,
         *,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> AnswerPage[Spanned[V]]:
         """The sessions of a key that overlap a span of time, both ends included."""
-        given = {"from": first, "to": last, "limit": limit}
+        given = {"from": first, "to": last, "limit": limit, **shown(fields, partial)}
         return await self._shell.run(self._flows.spans("sessions", key, given, options))
 
     def all_sessions(
@@ -181,10 +204,12 @@ class AsyncRemoteStore(Generic[V]):
         first_key: object = None,
         last_key: object = None,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> AsyncIterator[Spanned[V]]:
         """The sessions of all keys that overlap a span of time, by key. Pages are read as you iterate."""
-        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key}
+        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key, **shown(fields, partial)}
         return self._shell.iterate(self._flows.all_spans("sessions", given, limit, options))
 
     async def history(
@@ -194,15 +219,19 @@ class AsyncRemoteStore(Generic[V]):
         last: Time | None = None,
         *,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> AnswerPage[Past[V]]:
         """The values of a key over time, in a versioned store."""
-        given = {"from": first, "to": last, "limit": limit}
+        given = {"from": first, "to": last, "limit": limit, **shown(fields, partial)}
         return await self._shell.run(self._flows.history(key, given, options))
 
-    async def top(self, group: object = "all", n: int | None = None, **options: Unpack[ReadOptions]) -> AnswerPage[V]:
+    async def top(
+        self, group: object = "all", n: int | None = None, *, partial: bool = False, **options: Unpack[ReadOptions]
+    ) -> AnswerPage[V]:
         """The best rows of a leaderboard, of a group or of the whole table, the best one first."""
-        return await self._shell.run(self._flows.top(group, n, options))
+        return await self._shell.run(self._flows.top(group, {"limit": n, **shown((), partial)}, options))
 
     async def rank(self, key: object, **options: Unpack[ReadOptions]) -> int | None:
         """The rank of a row in a leaderboard, 1 for the best; None if it has no score."""

@@ -17,7 +17,7 @@ from holdfast.client.answers import AnswerPage, Change, D, Past, Spanned, StoreE
 from holdfast.client.blocking import Blocking
 from holdfast.client.core import TIMEOUT, Core
 from holdfast.client.frames import Frame
-from holdfast.client.options import Duration, ReadOptions
+from holdfast.client.options import Duration, ReadOptions, shown
 from holdfast.client.store_flows import StoreFlows, Time
 from holdfast.query.routes import StoreRoute
 
@@ -79,7 +79,9 @@ class Client:
 class RemoteStore(Generic[V]):
     """One store of a running app. A key is a Python value, or a tuple if it has several components.
 
-    Every read takes `ReadOptions`: how fresh its answer has to be, and how long it may take.
+    Every read takes `ReadOptions`: how fresh its answer has to be, and how long it may take. `fields` are those of
+    values that are shown. With `partial` an answer leaves out partitions that can't be read now, and `source.missing`
+    names them.
     """
 
     def __init__(self, flows: StoreFlows[V], shell: Blocking) -> None:
@@ -96,9 +98,11 @@ class RemoteStore(Generic[V]):
         """The value of a key with its timestamp, its version and who has answered; `found` says whether it is there."""
         return self._shell.run(self._flows.entry(key, {"fields": fields}, options))
 
-    def as_of(self, key: object, time: Time, **options: Unpack[ReadOptions]) -> StoreEntry[V]:
+    def as_of(
+        self, key: object, time: Time, *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+    ) -> StoreEntry[V]:
         """What a versioned store had under a key at a time."""
-        return self._shell.run(self._flows.entry(key, {"as_of": time}, options))
+        return self._shell.run(self._flows.entry(key, {"as_of": time, "fields": fields}, options))
 
     def get_many(
         self, keys: Sequence[object], *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
@@ -107,10 +111,15 @@ class RemoteStore(Generic[V]):
         return self._shell.run(self._flows.get_many(keys, {"fields": fields}, options))
 
     def entries(
-        self, keys: Sequence[object], *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+        self,
+        keys: Sequence[object],
+        *,
+        fields: Sequence[str] = (),
+        partial: bool = False,
+        **options: Unpack[ReadOptions],
     ) -> AnswerPage[StoreEntry[V]]:
         """One entry per key, in the order of the keys. `source.consistent` says whether they are of one version."""
-        return self._shell.run(self._flows.entries(keys, {"fields": fields}, options))
+        return self._shell.run(self._flows.entries(keys, shown(fields, partial), options))
 
     def range(
         self,
@@ -124,18 +133,26 @@ class RemoteStore(Generic[V]):
         **options: Unpack[ReadOptions],
     ) -> Iterator[StoreEntry[V]]:
         """Entries in key order, from `first` to `last`, both included. Pages are read as you iterate."""
-        given = {"from": first, "to": last, "reverse": reverse or None, "fields": fields, "partial": partial or None}
+        given = {"from": first, "to": last, "reverse": reverse or None, **shown(fields, partial)}
         return self._shell.iterate(self._flows.range(given, limit, options))
 
     def prefix(
-        self, prefix: object, *, limit: int | None = None, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+        self,
+        prefix: object,
+        *,
+        limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
+        **options: Unpack[ReadOptions],
     ) -> Iterator[StoreEntry[V]]:
         """Entries whose keys begin with a text; for a key of several components, with the first components."""
-        return self._shell.iterate(self._flows.range({"prefix": prefix, "fields": fields}, limit, options))
+        return self._shell.iterate(self._flows.range({"prefix": prefix, **shown(fields, partial)}, limit, options))
 
-    def count(self, first: object = None, last: object = None, **options: Unpack[ReadOptions]) -> int:
+    def count(
+        self, first: object = None, last: object = None, *, partial: bool = False, **options: Unpack[ReadOptions]
+    ) -> int:
         """How many keys the store has, or a range of it."""
-        return self._shell.run(self._flows.count({"from": first, "to": last}, options))
+        return self._shell.run(self._flows.count({"from": first, "to": last}, shown((), partial), options))
 
     def windows(
         self,
@@ -144,10 +161,12 @@ class RemoteStore(Generic[V]):
         last: Time | None = None,
         *,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> AnswerPage[Spanned[V]]:
         """The windows of a key that start within a span of time, both ends included."""
-        given = {"from": first, "to": last, "limit": limit}
+        given = {"from": first, "to": last, "limit": limit, **shown(fields, partial)}
         return self._shell.run(self._flows.spans("windows", key, given, options))
 
     def all_windows(
@@ -158,10 +177,12 @@ class RemoteStore(Generic[V]):
         first_key: object = None,
         last_key: object = None,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> Iterator[Spanned[V]]:
         """The windows of all keys that start within a span of time, by key. Pages are read as you iterate."""
-        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key}
+        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key, **shown(fields, partial)}
         return self._shell.iterate(self._flows.all_spans("windows", given, limit, options))
 
     def sessions(
@@ -171,10 +192,12 @@ class RemoteStore(Generic[V]):
         last: Time | None = None,
         *,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> AnswerPage[Spanned[V]]:
         """The sessions of a key that overlap a span of time, both ends included."""
-        given = {"from": first, "to": last, "limit": limit}
+        given = {"from": first, "to": last, "limit": limit, **shown(fields, partial)}
         return self._shell.run(self._flows.spans("sessions", key, given, options))
 
     def all_sessions(
@@ -185,10 +208,12 @@ class RemoteStore(Generic[V]):
         first_key: object = None,
         last_key: object = None,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> Iterator[Spanned[V]]:
         """The sessions of all keys that overlap a span of time, by key. Pages are read as you iterate."""
-        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key}
+        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key, **shown(fields, partial)}
         return self._shell.iterate(self._flows.all_spans("sessions", given, limit, options))
 
     def history(
@@ -198,15 +223,19 @@ class RemoteStore(Generic[V]):
         last: Time | None = None,
         *,
         limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> AnswerPage[Past[V]]:
         """The values of a key over time, in a versioned store."""
-        given = {"from": first, "to": last, "limit": limit}
+        given = {"from": first, "to": last, "limit": limit, **shown(fields, partial)}
         return self._shell.run(self._flows.history(key, given, options))
 
-    def top(self, group: object = "all", n: int | None = None, **options: Unpack[ReadOptions]) -> AnswerPage[V]:
+    def top(
+        self, group: object = "all", n: int | None = None, *, partial: bool = False, **options: Unpack[ReadOptions]
+    ) -> AnswerPage[V]:
         """The best rows of a leaderboard, of a group or of the whole table, the best one first."""
-        return self._shell.run(self._flows.top(group, n, options))
+        return self._shell.run(self._flows.top(group, {"limit": n, **shown((), partial)}, options))
 
     def rank(self, key: object, **options: Unpack[ReadOptions]) -> int | None:
         """The rank of a row in a leaderboard, 1 for the best; None if it has no score."""

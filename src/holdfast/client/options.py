@@ -1,6 +1,6 @@
 """What can be said with any read: how fresh its answer has to be, and how long it may take."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal, TypedDict
 
@@ -55,6 +55,15 @@ def check_names(options: Mapping[str, object]) -> None:
     raise UnknownOption(
         f"{unknown!r} is not an argument of this read. {near}Options of all reads are {', '.join(sorted(_ALL))}."
     )
+
+
+def shown(fields: Sequence[str], partial: bool) -> dict[str, object]:
+    """What some reads can be told besides: which fields of values are shown, and whether partitions may be left out.
+
+    >>> shown(["points"], False)
+    {'fields': ['points'], 'partial': None}
+    """
+    return {"fields": fields, "partial": partial or None}
 
 
 def parameters_of(options: Mapping[str, object]) -> dict[str, str]:

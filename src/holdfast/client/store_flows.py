@@ -121,14 +121,13 @@ class StoreFlows(Generic[V]):
             if "at" in fresh:
                 fresh["at"] = source.version  # the pages are of one version, or the next one is refused
 
-    def count(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[int]:
+    def count(self, between: Mapping[str, Any], given: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[int]:
         options = self.core.settled(options)
         deadline = self.core.deadline(options)
         keys = yield from self.core.keys(self.store, deadline)
-        bounds = {name: keys.text(key) for name, key in given.items() if key is not None}
-        reply = yield from self.core.ask(
-            Request(path(self.store, "count", _parameters(bounds, options))), options, deadline
-        )
+        bounds = {name: keys.text(key) for name, key in between.items() if key is not None}
+        where = path(self.store, "count", _parameters({**bounds, **given}, options))
+        reply = yield from self.core.ask(Request(where), options, deadline)
         return int(decoded(reply)["count"])
 
     def items(
@@ -187,9 +186,9 @@ class StoreFlows(Generic[V]):
         ]
         return AnswerPage(found, AnswerSource.of(body), more=body["more"])
 
-    def top(self, group: object, n: int | None, options: Mapping[str, Any]) -> Flow[AnswerPage[V]]:
+    def top(self, group: object, given: Mapping[str, Any], options: Mapping[str, Any]) -> Flow[AnswerPage[V]]:
         """The best rows of a leaderboard."""
-        _, body = yield from self.items("top", group, {"limit": n}, options)
+        _, body = yield from self.items("top", group, given, options)
         return AnswerPage([self.value(row, group) for row in body["top"]], AnswerSource.of(body), more=body["more"])
 
     def rank(self, key: object, options: Mapping[str, Any]) -> Flow[int | None]:
@@ -209,7 +208,7 @@ class StoreFlows(Generic[V]):
             value=self.value(body, key),
             schema=body.get("schema"),
             task=body.get("task"),
-            version=source.version,
+            source=source,
         )
 
     def value(self, body: Mapping[str, Any], key: object) -> Any:
