@@ -37,7 +37,7 @@ def in_a_terminal(error: ClientError) -> str | None:
         case TokenMissing() | TokenUnknown() | TokenExpired():
             return f"{error.message} {_TOKEN}"
         case NotFreshEnough():
-            return f"{error.message} Give it more time with --timeout, or ask for an older version."
+            return f"{error.message} Give it more time with --timeout, or ask for less."
         case BadParameter() if error.message.startswith("timeout="):
             return f"--{error.message} Give a number with a unit, such as 10s or 250ms."
         case WrongKind():

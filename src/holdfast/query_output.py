@@ -41,8 +41,12 @@ class Output:
         self._names = names
         self._headed = False
 
-    def print(self, rows: Iterable[Row], note: str, *, more: bool = False) -> None:
-        """Prints all rows; under a table, a note. Where there are `more`, it says so, if need be on standard error."""
+    def print(self, rows: Iterable[Row], note: str, *, more: bool, missing: Iterable[str] = ()) -> None:
+        """Prints all rows; under a table, a note.
+
+        Where there are `more`, or tasks are `missing`, it says so, if need be on standard error.
+        """
+        left_out = _left_out(more, missing)
         match self._format:
             case Format.JSON:
                 for row in rows:
@@ -55,8 +59,8 @@ class Output:
                 flat = [self.flat(_with_times(row)) for row in rows]
                 columns = list(dict.fromkeys(name for row in flat for name in row))
                 cells = ([_text(row[name]) if name in row else MISSING for name in columns] for row in flat)
-                _print_table(columns, cells, _and_more(note, more))
-        _warn_of_more(self._format, more)
+                _print_table(columns, cells, ", and ".join([note, *left_out]))
+        _warn(self._format, left_out)
 
     def print_change(self, version: int, key: Any, others: Row) -> None:
         """Prints a change at once. In a table and in CSV every one has the same columns; a header is before the first.
@@ -98,7 +102,7 @@ class Output:
 
 def print_result(format: Format, result: pa.Table, note: str, *, more: bool) -> None:
     """Prints the result of a statement. Columns are by position: two of them may have one name."""
-    names, rows = result.column_names, rows_of(result)
+    names, rows, left_out = result.column_names, rows_of(result), _left_out(more)
     match format:
         case Format.JSON:
             for row in rows:
@@ -106,17 +110,21 @@ def print_result(format: Format, result: pa.Table, note: str, *, more: bool) -> 
         case Format.CSV:
             _write(_csv([names, *([_text(value) for value in row] for row in rows)]))
         case Format.TABLE:
-            _print_table(names, ([_text(value) for value in row] for row in rows), _and_more(note, more))
-    _warn_of_more(format, more)
+            cells = ([_text(value) for value in row] for row in rows)
+            _print_table(names, cells, ", and ".join([note, *left_out]))
+    _warn(format, left_out)
 
 
-def _and_more(note: str, more: bool) -> str:
-    return f"{note}, and there are more: --limit" if more else note
+def _left_out(more: bool, missing: Iterable[str] = ()) -> list[str]:
+    """What is to be said of rows that are not printed."""
+    tasks = sorted(missing)
+    unread = [f"without {', '.join(tasks)}, which can't be read now"] if tasks else []
+    return [*(["there are more: --limit"] if more else []), *unread]
 
 
-def _warn_of_more(format: Format, more: bool) -> None:
-    if more and format is not Format.TABLE:  # a program reads standard output
-        sys.stderr.write("holdfast: there are more: --limit\n")
+def _warn(format: Format, left_out: Sequence[str]) -> None:
+    if format is not Format.TABLE:  # a program reads standard output
+        sys.stderr.writelines(f"holdfast: {each}\n" for each in left_out)
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], note: str) -> None:

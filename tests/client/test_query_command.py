@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 from holdfast.cli import app as command
 from holdfast.client.errors import BadToken
 from holdfast.errors import HoldfastError
-from holdfast.query_command import BadTokenFile, MissingKeys
+from holdfast.query_command import MissingKeys
+from holdfast.query_connection import BadTokenFile
 from holdfast.rest_calls import NoInstances
 from holdfast.stores.kinds.session import Session
 from tests.client.conftest import BEST, GAME, LEVELS, NAMES, PLAYS, RANKING, START, VISITS, RunningGroup
@@ -178,6 +179,22 @@ def test_an_app_that_is_named_is_asked_and_no_address_of_the_environment(
     assert CliRunner().invoke(command, words).exit_code == 1
     both = CliRunner().invoke(command, [*words, "--address", filled.addresses[0]])
     assert both.exit_code == 2 and "can't be combined" in both.output
+
+
+@pytest.mark.parametrize("words", [["get", "numbers", "7"], ["range", "numbers", "--from", "7", "--to", "7"]])
+def test_how_fresh_an_answer_has_to_be_can_be_said(filled: RunningGroup, words: list[str]) -> None:
+    for fresh in (["--require", "active"], ["--max-lag", "1"], ["--max-lag", "10s", "--require", "active"]):
+        assert objects(filled, *words, *fresh) == [{"key": 7, "value": 7}]
+    assert "'active'" in run(filled, *words, "--require", "standby", code=2).output
+    assert "max_lag='x'" in str(run(filled, *words, "--max-lag", "x", code=1).exception)
+    newer = str(filled.driver.version + 1)
+    late = run(filled, *words, "--at-least", newer, "--timeout", "1s", code=1)
+    assert "or ask for less" in str(late.exception)
+
+
+@pytest.mark.parametrize("fresh", [["--at", "1"], ["--at-least", "1"], ["--max-lag", "1"], ["--require", "active"]])
+def test_a_watch_has_no_version_to_be_fresh_at(filled: RunningGroup, fresh: list[str]) -> None:
+    assert "not for watch" in run(filled, "watch", "numbers", *fresh, code=2).output
 
 
 def test_a_log_without_instances_is_an_error_that_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
