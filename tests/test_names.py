@@ -7,7 +7,7 @@ from pathlib import Path
 import holdfast
 
 SOURCES = Path(holdfast.__file__).parent
-MIRRORS = {SOURCES / "client/errors.py"}
+MIRRORS = {SOURCES / "client/failures.py", SOURCES / "client/refusals.py"}
 """The errors of clients are named for the problems of REST, as are those that instances raise for them."""
 
 

@@ -21,6 +21,7 @@ import holdfast as hf
 from holdfast.client import errors
 from holdfast.client.async_client import AsyncRemoteStore
 from holdfast.client.client import RemoteStore
+from holdfast.client.refusals import PROBLEMS
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
@@ -390,5 +391,6 @@ def test_importing_the_client_imports_no_spark_and_no_engine() -> None:
 def test_every_problem_of_rest_has_a_class() -> None:
     text = "".join(file.read_text() for file in (ROOT / "src/holdfast").rglob("query/*.py"))
     named = {*re.findall(r'Problem\(\s*\d+,\s*"([a-z_]+)"', text), *re.findall(r'"error":"([a-z_]+)"', text)}
-    assert named and named <= errors.PROBLEMS.keys()
-    assert all(kind.error == name for name, kind in errors.PROBLEMS.items())
+    assert named and named <= PROBLEMS.keys()
+    assert all(kind.error == name for name, kind in PROBLEMS.items())
+    assert {kind.__name__ for kind in PROBLEMS.values()} <= {*errors.__all__}

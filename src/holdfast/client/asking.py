@@ -12,7 +12,8 @@ from typing import Any, TypeGuard
 import msgspec
 
 from holdfast.client.effects import MISDIRECTED, Flow, Listen, Lost, Outcome, Pause, Race, Raced, Reply, Request, Send
-from holdfast.client.errors import BadAnswer, NoAnswer, NotTrusted, Refused, refused
+from holdfast.client.errors import BadAnswer, NoAnswer, NotTrusted, Refused
+from holdfast.client.refusals import refused
 from holdfast.client.router import Router
 from holdfast.clock import Clock
 from holdfast.query.routes import Routing

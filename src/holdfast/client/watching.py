@@ -13,9 +13,10 @@ import msgspec
 from holdfast.client.answers import Change
 from holdfast.client.core import path
 from holdfast.client.effects import Emit, Flow, Lost, Pause, Receive, Request
-from holdfast.client.errors import ClientError, refused
+from holdfast.client.errors import ClientError
 from holdfast.client.events import Event, EventParser
 from holdfast.client.keys import StoreKeys
+from holdfast.client.refusals import refused
 from holdfast.client.store_flows import StoreFlows
 from holdfast.errors import ErrorCategory
 
