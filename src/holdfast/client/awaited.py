@@ -25,7 +25,7 @@ from holdfast.client.effects import (
     counted_first,
 )
 from holdfast.client.errors import ClientClosed
-from holdfast.client.http import LIMITS, headers_of, lost, timeout_of
+from holdfast.client.http import LIMITS, headers_of, lost, request_of
 from holdfast.clock import pause
 
 
@@ -107,16 +107,9 @@ class Awaited:
         return None
 
     async def _send(self, send: Send) -> Outcome:
-        request = send.request
         try:
             async with asyncio.timeout(send.seconds):
-                response = await self._http.request(
-                    request.method,
-                    send.address + request.path,
-                    content=request.body,
-                    headers=request.headers,
-                    timeout=timeout_of(send.seconds, send.silence),
-                )
+                response = await self._http.request(**request_of(send))
         except TimeoutError:
             return Lost(send.address, "the answer took too long")
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
@@ -124,16 +117,10 @@ class Awaited:
         return Reply(send.address, response.status_code, response.headers, response.content)
 
     async def _listen(self, listen: Listen, opened: _Opened) -> Outcome:
-        request = listen.request
-        timeout = timeout_of(listen.seconds, listen.silence)
         try:
             # Once it is open, the answer goes on for as long as something arrives.
             async with asyncio.timeout(listen.seconds), AsyncExitStack() as stack:
-                response = await stack.enter_async_context(
-                    self._http.stream(
-                        request.method, listen.address + request.path, headers=request.headers, timeout=timeout
-                    )
-                )
+                response = await stack.enter_async_context(self._http.stream(**request_of(listen)))
                 body = b"" if response.status_code == 200 else await response.aread()
                 if response.status_code == 200:
                     opened.hold(listen.address, response, stack.pop_all())

@@ -28,7 +28,7 @@ from holdfast.client.effects import (
     counted_first,
 )
 from holdfast.client.errors import ClientClosed
-from holdfast.client.http import LIMITS, headers_of, lost, timeout_of
+from holdfast.client.http import LIMITS, headers_of, lost, request_of
 from holdfast.clock import SYSTEM_CLOCK, Clock
 
 _RACERS = 64
@@ -121,17 +121,11 @@ class Blocking:
 
     def _send(self, send: Send) -> Outcome:
         end = self._clock.monotonic() + send.seconds
-        request, parts = send.request, []
+        parts = []
         try:
             with (
                 ending(end),
-                self._http.stream(
-                    request.method,
-                    send.address + request.path,
-                    content=request.body,
-                    headers=request.headers,
-                    timeout=timeout_of(send.seconds, send.silence),
-                ) as response,
+                self._http.stream(**request_of(send)) as response,
             ):
                 for part in response.iter_bytes():
                     parts.append(part)
@@ -142,16 +136,10 @@ class Blocking:
         return Reply(send.address, response.status_code, response.headers, b"".join(parts))
 
     def _listen(self, listen: Listen, opened: _Opened) -> Outcome:
-        request = listen.request
-        timeout = timeout_of(listen.seconds, listen.silence)
         try:
             # Once it is open, the answer goes on for as long as something arrives.
             with ending(self._clock.monotonic() + listen.seconds), ExitStack() as stack:
-                response = stack.enter_context(
-                    self._http.stream(
-                        request.method, listen.address + request.path, headers=request.headers, timeout=timeout
-                    )
-                )
+                response = stack.enter_context(self._http.stream(**request_of(listen)))
                 body = b"" if response.status_code == 200 else response.read()
                 if response.status_code == 200:
                     opened.hold(listen.address, response, stack.pop_all())

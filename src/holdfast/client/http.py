@@ -1,11 +1,11 @@
 """What both shells set of HTTP."""
 
 import ssl
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 
-from holdfast.client.effects import Lost
+from holdfast.client.effects import Listen, Lost, Send
 from holdfast.client.tokens import token_of
 
 LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
@@ -18,8 +18,16 @@ def headers_of(token: str | None) -> dict[str, str]:
     return {} if token is None else {"authorization": f"Bearer {token_of(token, 'token=')}"}
 
 
-def timeout_of(seconds: float, silence: float | None = None) -> httpx2.Timeout:
-    return httpx2.Timeout(seconds if silence is None else silence, connect=min(seconds, _CONNECT_SECONDS))
+def request_of(effect: Send | Listen) -> dict[str, Any]:
+    """The arguments of httpx for a request."""
+    silence = effect.seconds if effect.silence is None else effect.silence
+    return {
+        "method": effect.request.method,
+        "url": effect.address + effect.request.path,
+        "content": effect.request.body,
+        "headers": effect.request.headers,
+        "timeout": httpx2.Timeout(silence, connect=min(effect.seconds, _CONNECT_SECONDS)),
+    }
 
 
 def lost(address: str, error: Exception) -> Lost:
