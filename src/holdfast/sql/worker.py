@@ -104,7 +104,9 @@ def _run(channel: Channel, statement: Statement, schemas: dict[str, pa.Schema]) 
         try:
             result = connection.sql(query)
         except duckdb.CatalogException as error:
-            raise SqlNoTable(_mistake(str(error)[:2_000]), _missing(connection, statement.sql, schemas)) from error
+            if not (missing := _missing(connection, statement.sql, schemas)):
+                raise  # a function, or something else that isn't there
+            raise SqlNoTable(_mistake(str(error)[:2_000]), missing) from error
         return _send_result(channel, result.to_arrow_reader(_BATCH_ROWS), statement)
 
 
