@@ -40,6 +40,9 @@ FORGED = {
     b'"format":1,"log":"\xff"}',
     "too deep": _with(host="[" * 50_000 + "]" * 50_000),
     "an address that nobody can call": _with(address='"grpc://a:99999"'),
+    "a host with an empty label": _with(address='"grpc://a..b:7070"'),
+    "a host with a label that is too long": _with(address=f'"grpc://{"x" * 70}:7070"'),
+    "a host that is two": _with(address='"grpc://a@b:7070"'),
     "a format to come": _with(format="99"),
     "too large": _with(host='"' + "x" * members.LARGEST + '"'),
 }

@@ -86,6 +86,7 @@ REFUSED = {
     "no port to bind": (["--bind", "127.0.0.1"], {}, "--bind '127.0.0.1' has no port"),
     "no brackets": (["--bind", "::1"], {}, "--bind '::1' is not an address"),
     "a port that is too large": (["--bind", "127.0.0.1:99999"], {}, "--bind '127.0.0.1:99999' is not an address"),
+    "no host to advertise": (["--advertise", "a..b:7070"], {}, "--advertise 'a..b:7070' is not an address"),
     "no port to advertise": (["--advertise", "b:http"], {}, "--advertise 'b:http' is not an address"),
     "not a tag": (["--tags", "rack"], {}, "'rack' is not a tag"),
     "an unknown option": (["--standby", "1"], {}, "No such option: --standby"),

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from ipaddress import IPv6Address
 from typing import Annotated
 
 import msgspec
@@ -29,7 +30,10 @@ LARGEST_COUNT = 2**53
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
 """A number that every reader can count on: JSON has larger ones, and what is made from them could not be written."""
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-_ADDRESS = re.compile(r"grpc(\+tls|\+tcp)?://[!-.0-~]+:([0-9]{1,5})")
+_ADDRESS = re.compile(r"grpc(?:\+tls|\+tcp)?://([!-.0-~]+):([0-9]{1,5})")
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
+_LONGEST_NAME = 253
+_IPV6 = re.compile(r"\[([0-9A-Fa-f:.]+)(%[A-Za-z0-9._-]+)?\]")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -106,6 +110,21 @@ def check_id(id: str) -> str:
     return id
 
 
+def is_host(text: str) -> bool:
+    """Whether this can be a host in an address. Code that connects raises errors of many kinds for any other text.
+
+    >>> is_host("pod-1.game.svc"), is_host("10.0.0.7"), is_host("[::1]"), is_host("a..b"), is_host("x" * 64)
+    (True, True, True, False, False)
+    """
+    if (ipv6 := _IPV6.fullmatch(text)) is not None:
+        try:
+            IPv6Address(ipv6[1])
+        except ValueError:
+            return False
+        return True
+    return len(text) <= _LONGEST_NAME and all(map(_LABEL.fullmatch, text.removesuffix(".").split(".")))
+
+
 def can_be_called(address: str) -> bool:
     """Whether this is an address of an instance. Whether anyone listens there is another matter.
 
@@ -113,7 +132,7 @@ def can_be_called(address: str) -> bool:
     (True, True, False)
     """
     found = _ADDRESS.fullmatch(address)
-    return found is not None and 0 < int(found[2]) < 1 << 16
+    return found is not None and is_host(found[1]) and 0 < int(found[2]) < 1 << 16
 
 
 def check_tasks(tasks: Iterable[str], name: str, place: str) -> None:

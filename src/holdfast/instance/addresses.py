@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.group.members import is_host
 from holdfast.instance.config import InstanceConfig
 
 
@@ -26,9 +27,11 @@ def host_and_port(text: str) -> tuple[str, int | None]:
     (('pod-1', 7070), ('10.0.0.7', None), ('[2001:db8::7]', 7070))
     """
     parts = urlsplit(f"//{text}")
-    if not parts.hostname or parts.netloc != text or "@" in text or text.endswith(":"):
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    if not is_host(host) or parts.netloc != text or text.endswith(":"):
         raise NotAnAddress(f"{text!r} is not an address. Write HOST or HOST:PORT.")
-    return f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname, parts.port
+    return host, parts.port
 
 
 @contextlib.contextmanager

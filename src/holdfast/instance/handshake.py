@@ -59,8 +59,8 @@ class Handshake:
         except TimeoutError:
             self._not_before = SYSTEM_CLOCK.monotonic() + _PAUSE_SECONDS
             return None
-        except OSError:
-            return None  # nobody listens there
+        except (OSError, ValueError):
+            return None  # nobody listens there, or Python knows that the host can't be one
 
     def _look(self, seconds: float) -> str | None:
         """One connection. Raises _Closed if the instance closes it without a word."""
