@@ -214,6 +214,27 @@ def test_without_a_driver_the_member_with_the_smallest_id_coordinates() -> None:
     assert found.proposer == "a" and sorted(found.members) == ["a", "b", "c"]
 
 
+def test_a_member_that_coordinates_again_believes_in_nobody_who_has_died_since() -> None:
+    group, driver = settled("a", "b", "c", "d", standbys=1)
+    driver.end()
+    for _ in range(5):
+        group.round()
+    assert group.members["a"].coordinator is not None
+    driver = group.driver()
+    for _ in range(3):
+        group.round(driver=driver)
+    assert group.members["a"].coordinator is None
+    del group.members["d"]
+    for _ in range(10):
+        group.round(driver=driver)
+    driver.end()
+    before = newest(group)
+    assert sorted(before.members) == ["a", "b", "c"]
+    for _ in range(10):
+        group.round()
+    assert newest(group) == before, "the heartbeat of d is an old one"
+
+
 def test_a_report_that_a_process_has_ended_counts_in_the_next_step() -> None:
     group, driver = settled("a", "b", standbys=1)
     incarnation = newest(group).members["b"].incarnation

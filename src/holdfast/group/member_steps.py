@@ -116,7 +116,7 @@ class MemberSteps:
 
     @property
     def coordinator(self) -> "Coordinator | None":
-        """What this member proposes generations with, if it has ever looked at the others."""
+        """What this member proposes generations with, while it looks at the others."""
         return self._coordinator
 
     @property
@@ -150,6 +150,8 @@ class MemberSteps:
                 self._nobody_stays = leaving and not self._staying(coordinator, generation)
                 if driverless:
                     generation = self._coordinated(coordinator, now) or generation
+            else:
+                self._coordinator = None  # by the next time, what its judge knew is long ago
         self._take(generation)
 
     def _coordinated(self, coordinator: "Coordinator", now: float) -> Generation | None:
