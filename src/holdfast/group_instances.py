@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import replace
+from functools import partial
 
+from holdfast.calls import Calls
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.contacts import CALL_SECONDS, STATUS_SECONDS, Contact, News, patience_of
 from holdfast.coordinating import DriverCoordinator
@@ -81,7 +83,7 @@ class GroupInstances:
         self._generation: Generation | None = None
         self._contacts: dict[str, Contact] = {}
         self._changing = threading.RLock()
-        self._calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="holdfast-asks")
+        self._calls = Calls(_CALLS)
         self._gave_up: InstanceFailed | None = None
         self._errors: dict[str, HoldfastError] = {}
         """Why members can't be asked, since they last answered."""
@@ -324,7 +326,9 @@ class GroupInstances:
             by_member: dict[str, list[TaskId]] = {}
             for task, place in asked.items():
                 by_member.setdefault(self._member_of(task, place), []).append(task)
-            answers = {self._calls.submit(self._due, id, version, tasks): tasks for id, tasks in by_member.items()}
+            answers = {
+                self._calls.submit(partial(self._due, id, version, tasks)): tasks for id, tasks in by_member.items()
+            }
             for answer, tasks in answers.items():
                 try:
                     for store, due in answer.result().items():
@@ -394,6 +398,6 @@ class GroupInstances:
             contacts, self._contacts = list(self._contacts.values()), {}
         for contact in contacts:
             contact.close()
-        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()
         if self._processes is not None:
             self._processes.stop(until - SYSTEM_CLOCK.monotonic())

@@ -126,3 +126,19 @@ def test_a_holder_of_an_id_that_does_not_answer_runs_if_its_heartbeat_moves(tmp_
             instance.stop()
         if beating is not None:
             beating.result(60)
+
+
+def test_what_is_due_is_no_failure_of_an_app_that_ends(tmp_path: Path) -> None:
+    """The idle loop may be about to ask when the instances are stopped."""
+    with game(tmp_path) as app:
+        app.instances.assign(GAME.tasks())
+        beat = beating(app, f"grpc://127.0.0.1:{free_port()}")
+
+        def has_places() -> bool:
+            beat()
+            return bool(app.instances.replicas())
+
+        until(has_places, "b is asked what is due")
+        app.instances.stop(30.0)
+        with pytest.raises(Interrupted):
+            app.instances.due(app.driver.version)
