@@ -16,13 +16,15 @@ import pytest
 
 from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.instance import Instance
+from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instance.unanswering import Unanswering
 from holdfast.metrics import REGISTRY
 from holdfast.pipeline import remote_state
 from holdfast.pipeline.remote_state import RemoteState, StateLocations
+from holdfast.retry import is_retryable
 from holdfast.settings.sections import RetrySettings
 from holdfast.settings.security import SecuritySettings
-from holdfast.words import TaskId
+from holdfast.words import TaskId, Version
 from tests.cluster.processes import free_port
 from tests.instance.processes import until
 from tests.query.instances import Driver, config, process
@@ -138,3 +140,23 @@ def test_connections_to_instances_that_are_not_read_any_more_are_closed() -> Non
         remote_state._client(f"grpc://127.0.0.1:{number + 2}")
     gc.collect()
     assert first() is None
+
+
+@pytest.mark.parametrize(("places", "says"), [({}, "no instance hosts it"), ({"0_0": ()}, "has an address to call")])
+def test_a_task_without_a_replica_to_ask_is_an_error_that_may_pass(
+    places: dict[str, tuple[str, ...]], says: str
+) -> None:
+    """A generation that someone has forged may leave it out, or name members that can't be called."""
+    locations = StateLocations(
+        log_url="memory://log",
+        log_id="log",
+        app_file=1,
+        log_options={},
+        fsync=False,
+        replicas=places,
+        deadline=timedelta(milliseconds=1),
+        retry=RetrySettings(),
+    )
+    with pytest.raises(InstanceUnavailable, match=says) as raised:
+        RemoteState(locations, TASK, Version(3)).approximate_count("numbers")
+    assert is_retryable(raised.value)

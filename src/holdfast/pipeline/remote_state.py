@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -100,7 +100,9 @@ class RemoteState(TaskState):
 
     def _ask(self, call: Callable[[StateClient], T], keys: int = 0) -> T:
         locations = self.locations
-        hosts = locations.replicas[str(self.task)]
+        hosts = locations.replicas.get(str(self.task), ())
+        if not hosts:
+            self._wait_for_a_place()
         addresses = _unanswering.last([*hosts[self.first % len(hosts) :], *hosts[: self.first % len(hosts)]])
         begun = SYSTEM_CLOCK.monotonic()
         turns = _Turns(addresses, begun + locations.deadline.total_seconds(), _FIRST_SECONDS + keys * _SECONDS_PER_KEY)
@@ -131,6 +133,17 @@ class RemoteState(TaskState):
                 turns.paused(seconds)
 
         return retrying(ask, _READ_RETRY, deadline=self.locations.deadline, sleep=pause, may_pass=may_pass)
+
+    def _wait_for_a_place(self) -> NoReturn:
+        """Another attempt of the batch gets the task's new place, which the driver needs a moment for."""
+        locations = self.locations
+        SYSTEM_CLOCK.sleep(min(_MOVED_SECONDS, locations.deadline.total_seconds()))
+        known = "hosts it" if str(self.task) not in locations.replicas else "that hosts it has an address to call"
+        raise InstanceUnavailable(
+            f"task {self.task} has no replica to ask: no instance {known}, as the newest generation in "
+            f"{locations.log_url} says. The next generation places it, so this is tried again. If it lasts, look at "
+            "the instances with `holdfast group`."
+        )
 
 
 class _Turns:
