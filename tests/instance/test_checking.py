@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import metrics
 from holdfast.contacts import Contact, News
-from holdfast.errors import ErrorCategory
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.generations import Address
 from holdfast.instance import replica_check
 from holdfast.instance.checking import ReplicaCheck
@@ -47,13 +47,17 @@ def altered(app: AppLog, folder: Path, *changes: tuple[bytes, bytes | None], tas
     """Writes other values into a task's engines behind the back of the instance, which is down. The mark stays."""
     with TaskDirectory(folder, task, "altering") as home:
         engines = TaskEngines.open(home.data, home.volatile, app.log.app.stores_of(task), Resources(64 << 20))
-        mark = engines.mark()
-        assert mark is not None
-        keys, values = zip(*changes, strict=True)
-        engines.apply([("counts", Changes(pa.array(keys, pa.binary()), pa.array(values, pa.binary())))], mark)
-        engines.flush()
-        assert engines.mark() == mark
+        overwrite(engines, *changes)
         engines.close()
+
+
+def overwrite(engines: TaskEngines, *changes: tuple[bytes, bytes | None]) -> None:
+    mark = engines.mark()
+    assert mark is not None
+    keys, values = zip(*changes, strict=True)
+    engines.apply([("counts", Changes(pa.array(keys, pa.binary()), pa.array(values, pa.binary())))], mark)
+    engines.flush()
+    assert engines.mark() == mark
 
 
 def saved(replica: Replica, app: AppLog) -> None:
@@ -211,6 +215,30 @@ def test_a_replica_that_differs_again_is_not_rebuilt_again(rocks: AppLog, place:
         ("error", "Repaired"),
         ("error", "DiffersAgain"),
     ]
+
+
+def test_a_replica_is_rebuilt_once_more_if_it_differs_after_a_check_that_passed(rocks: AppLog, place: Place) -> None:
+    put(rocks, range(5))
+    replica = reopened(place, rocks, place.caught_up(rocks), (key_of(2), b"wrong"))
+    events, rebuilt = Events(), list[str]()
+
+    def rebuild(error: HoldfastError) -> None:
+        rebuilt.append(str(error))
+        replica.rebuild(error)
+        replica.catch_up(rocks.version)
+
+    found = ReplicaCheck(replica, replica._log_reader, events, is_running=lambda: True, rebuild=rebuild)
+    for times in (1, 2):
+        for _ in range(3):
+            found.step()
+        assert len(rebuilt) == times and found.passed
+        replica.flush_overlay()
+        assert replica._disk is not None
+        overwrite(replica._disk.engines, (key_of(times), b"wrong"))
+        replica.open(again=True)
+        replica.catch_up(rocks.version)
+    said = [numbered.event for numbered in events.since(0).events]
+    assert [each.error for each in said if isinstance(each, ProblemEvent)] == ["Repaired", "Repaired"]
 
 
 def problems(client: StateClient) -> list[ProblemEvent]:

@@ -29,7 +29,7 @@ class Repaired(ReplicaDiffers):
 
 
 class DiffersAgain(ReplicaDiffers):
-    """A replica that was rebuilt still differs from the log."""
+    """A replica that was rebuilt still differs from the log: no check has passed in between."""
 
     def __init__(self, cause: HoldfastError) -> None:
         HoldfastError.__init__(
@@ -60,6 +60,7 @@ class ReplicaCheck:
         self._passed = -1
         """The number of the opening that was last compared, and of the last one that was as the log says."""
         self._rebuilt = False
+        """Whether it was rebuilt since the last check that passed."""
 
     @property
     def passed(self) -> bool:
@@ -80,6 +81,7 @@ class ReplicaCheck:
             return
         self._done = self._passed = opening
         if found is not None:
+            self._rebuilt = False  # another difference, weeks later, has another cause
             _checks.labels("passed").inc()
             _LOG.debug("task %s is as the log says: %s", self._replica.task, found)
 
