@@ -4,8 +4,9 @@ import itertools
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -21,11 +22,13 @@ from holdfast.instance.group_host import InstanceHost
 from holdfast.instance.instance import Instance
 from holdfast.log.storage import open_storage
 from holdfast.settings.group import GroupSettings
+from holdfast.settings.security import SecuritySettings
 from tests.cluster.processes import free_port
 from tests.group.servers import Server
 from tests.group.test_servers import GAME, Game, game, joined
 from tests.instance.processes import until
 from tests.query.instances import Driver, config
+from tests.query.test_standbys import running
 
 
 def beating(app: Game, address: str) -> Callable[[], None]:
@@ -101,14 +104,35 @@ def test_a_rebalance_ends_if_heartbeats_alone_say_that_all_tasks_run(tmp_path: P
         until(has_ended, "b has taken its tasks, as it says")
 
 
+@contextmanager
+def mute() -> Iterator[str]:
+    """Connections are accepted, and nothing is said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"grpc://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def refusing(folder: Path) -> Iterator[str]:
+    """An instance of another app, which doesn't know this process."""
+    Driver(str(folder / "log"), GAME)
+    security = SecuritySettings(token="t" * 32)
+    instance = Instance(msgspec.structs.replace(config(folder, "x", ()), security=security))
+    with running(instance):
+        yield instance.address
+
+
+@pytest.mark.parametrize("refuses", [True, False])
 @pytest.mark.parametrize("beats", [True, False])
-def test_a_holder_of_an_id_that_does_not_answer_runs_if_its_heartbeat_moves(tmp_path: Path, beats: bool) -> None:
+def test_a_holder_of_an_id_that_cannot_be_asked_runs_if_its_heartbeat_moves(
+    tmp_path: Path, beats: bool, refuses: bool
+) -> None:
+    """At its address there may be a process that hangs, or one that has got the address since."""
     log = Driver(str(tmp_path / "log"), GAME).log
     group = GroupSettings(heartbeat_interval="200ms")
     instance = Instance(msgspec.structs.replace(config(tmp_path, "a", ()), group=group))
     stopped = threading.Event()
-    with ThreadPoolExecutor(1) as thread, socket.create_server(("127.0.0.1", 0)) as mute:
-        address = f"grpc://127.0.0.1:{mute.getsockname()[1]}"  # connections are accepted, and nothing is said
+    at = refusing(tmp_path / "other") if refuses else mute()
+    with ThreadPoolExecutor(1) as thread, at as address:
         holder = Member(log=log.id, id="a", incarnation=1, process="p", beat=0, address=address)
         members.write(log.storage, holder)
 

@@ -65,9 +65,9 @@ class Membership:
         storage: Storage,
         member: Member,
         status: Callable[[], Status],
-        answers: Callable[[Member], bool],
+        runs: Callable[[Member], bool],
     ) -> "Membership":
-        """Takes the id of `member`, with a higher incarnation. `answers` asks the process that has it whether it runs.
+        """Takes the id of `member`, with a higher incarnation. `runs` says whether the process that has it runs.
 
         Raises IdInUse if it does.
         """
@@ -75,9 +75,9 @@ class Membership:
             holder = members.read(storage, member.log, member.id)
         except (DamagedObject, UnknownFormat):
             holder = None  # replaced by this process's own
-        if holder is not None and holder.state is not MemberState.LEFT and answers(holder):
+        if holder is not None and holder.state is not MemberState.LEFT and runs(holder):
             raise IdInUse(
-                f"{holder} answers at {holder.address} and has the id {member.id!r} in this group. Stop it, or "
+                f"{holder} runs at {holder.address} and has the id {member.id!r} in this group. Stop it, or "
                 "start this instance with another --id."
             )
         joined = cls(storage, member, status)

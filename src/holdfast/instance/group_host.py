@@ -96,7 +96,8 @@ class InstanceHost:
             with StateClient(holder.address, _ANSWER_SECONDS, credentials=credentials) as client:
                 status = client.status()
         except NotAuthenticated:
-            return True  # it refuses this process, so it runs
+            # Something runs there. It may be the holder, or another app's instance that has got its address since.
+            return self._beats(holder)
         except HoldfastError as error:
             # gRPC may report a host that says nothing like one that refuses, but not at once.
             quick = SYSTEM_CLOCK.monotonic() - began < _ANSWER_SECONDS / 2
