@@ -23,6 +23,7 @@ from holdfast.group.candidates import Wanted
 from holdfast.group.coordinator import Needs
 from holdfast.group.generations import Address, Generation
 from holdfast.group.rebalances import RebalanceEvent, RebalancePhase, moves, rebalances
+from holdfast.group.signing import signing
 from holdfast.instance.config import Phase
 from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import RestoreEvent
@@ -75,7 +76,8 @@ class GroupInstances:
         self._stopped = stopped
         storage = open_storage(settings.log_url(app), settings.log.options, fsync=False, retry=settings.retry)
         log = Log.identify(storage)
-        self._coordinator = DriverCoordinator(storage, log, settings, self._on_generation, check_leads, alert)
+        group = signing(storage, log, self.credentials.tokens)
+        self._coordinator = DriverCoordinator(group, log, settings, self._on_generation, check_leads, alert)
         self._processes: EmbeddedProcesses | None = None
         self._tasks: list[Wanted] = []
         self._news = News(app_state=AppStateMessage(str(AppState.RESTORING)))

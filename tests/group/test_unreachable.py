@@ -144,7 +144,7 @@ def test_a_holder_of_an_id_that_cannot_be_asked_runs_if_its_heartbeat_moves(
 
         beating = thread.submit(beat) if beats else None
         try:
-            assert InstanceHost(instance).is_running(holder) is beats
+            assert InstanceHost(instance, log.storage).is_running(holder) is beats
         finally:
             stopped.set()
             instance.stop()

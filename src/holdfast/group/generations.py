@@ -170,7 +170,8 @@ class Generations:
         found = None
         for number in reversed(numbers[-KEPT:]):
             with suppress(ObjectMissing):
-                found = self._read(number)
+                # Those before the newest one are named only in the log for developers: all of them may be old ones.
+                found = self._read(number, logging.WARNING if number == numbers[-1] else logging.DEBUG)
             if found is not None:
                 break
         known = 0 if self.newest is None else self.newest.number
@@ -192,7 +193,7 @@ class Generations:
         self.next_number = number + 1
         return True
 
-    def _read(self, number: int) -> Generation | None:
+    def _read(self, number: int, level: int = logging.WARNING) -> Generation | None:
         """A generation that must be there; None, with a warning, for one that can't be believed."""
         name, place = names.generation(number), self._storage.place
         try:
@@ -206,7 +207,7 @@ class Generations:
         except (DamagedObject, documents.UnknownFormat) as error:
             if self._warned.get(number) != str(error):
                 self._warned[number] = str(error)
-                logger.warning("a generation is skipped: %s", error)
+                logger.log(level, "a generation is skipped: %s", error)
             return None
         return found
 

@@ -23,6 +23,7 @@ from holdfast.instance.log_reader import LogReader
 from holdfast.instance.messages import InstanceUnreachable
 from holdfast.instance.read_rates import ReadRates
 from holdfast.log.documents import UnknownFormat
+from holdfast.log.objects import Storage
 from holdfast.words import NOTHING, TaskId
 
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ _BEATS = 1.5
 class InstanceHost:
     """An instance, as its steps in the group need it."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, storage: Storage) -> None:
+        """`storage` is that of the log, as this process sees the objects of its group."""
         config = instance.config
         self._instance = instance
+        self._storage = storage
         self._rates = ReadRates()
         self._leftover = LeftoverState(Path(config.state_dir), config.name, config.state.cleanup_delay.total_seconds())
 
@@ -106,7 +109,7 @@ class InstanceHost:
 
     def _beats(self, holder: Member) -> bool:
         """Whether a process that can't be asked writes heartbeats: it may be busy, or cut off from this host."""
-        storage, group = self._instance.log.storage, self._instance.config.group
+        storage, group = self._storage, self._instance.config.group
         newest = Generations(storage, holder.log).follow()
         pace = interval_for(
             1 if newest is None else len(newest.members),

@@ -13,11 +13,11 @@ from holdfast.group.judge import Judge
 from holdfast.group.member_steps import MemberSteps
 from holdfast.group.members import Member, check_id
 from holdfast.group.membership import Replaced
+from holdfast.group.signing import signing
 from holdfast.instance.addresses import rest_address
 from holdfast.instance.events import report_problem
 from holdfast.instance.group_host import InstanceHost
 from holdfast.instance.instance import Instance
-from holdfast.log.objects import Storage
 from holdfast.log.storage import open_storage
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class GroupMember:
         config = instance.config
         self._instance = instance
         self._clock = clock
-        self._storage: Storage = open_storage(config.log_url, config.log.options, fsync=False, retry=config.retry)
+        opened = open_storage(config.log_url, config.log.options, fsync=False, retry=config.retry)
+        self._storage = signing(opened, instance.log.id, instance.credentials.tokens)
         self._wake = threading.Condition()
         self._look = False
         self._stopping = False
@@ -54,7 +55,7 @@ class GroupMember:
         self._steps = MemberSteps(
             self._storage,
             member,
-            InstanceHost(instance),
+            InstanceHost(instance, self._storage),
             clock,
             interval=config.group.heartbeat_interval.total_seconds(),
             timeout=config.group.session_timeout.total_seconds(),

@@ -49,8 +49,17 @@ def encode(document: msgspec.Struct) -> bytes:
     >>> encode(_Format(1))
     b'{"checksum":"34e23e007b2d3d613b4b9e24e2f5ba0b","format":1}'
     """
-    body = _encoder.encode(document)
-    return _HEAD + checksum(body[1:]).encode() + b'",' + body[1:]
+    return with_body(_encoder.encode(document)[1:])
+
+
+def with_body(body: bytes) -> bytes:
+    """The document with these bytes after its checksum."""
+    return _HEAD + checksum(body).encode() + b'",' + body
+
+
+def body_of(data: bytes) -> bytes:
+    """All bytes of a document after its checksum."""
+    return data[_BODY:]
 
 
 def decode(data: bytes, struct: type[T], *, name: str, place: str, known: int) -> T:

@@ -168,6 +168,15 @@ def generation(number: int) -> str:
     return f"{GENERATIONS}{padded(number)}.json"
 
 
+def is_of_group(name: str) -> bool:
+    """Whether this is an object that the processes of a group write for each other; an operator's wish isn't one.
+
+    >>> is_of_group(member("game-0")), is_of_group(generation(3)), is_of_group(drain("game-0")), is_of_group(LOG)
+    (True, True, False, False)
+    """
+    return name == DRIVER_HEARTBEAT or name.startswith(GENERATIONS) or member_of(name) is not None
+
+
 def number_of(name: str) -> int | None:
     """The number in a name: a version, an epoch, or the number of an app's file. None for a name without one.
 
