@@ -62,6 +62,9 @@ class DriverCoordinator:
             new_id,
             check_leads=check_leads,
         )
+        self._generations = coordinator.generations
+        self.former: Generation | None = None
+        """The generation that was in effect when this driver started."""
         self._steps = DriverSteps(
             coordinator,
             DriverHeartbeat(storage, log, process=new_id(), host=socket.gethostname(), pid=os.getpid()),
@@ -84,6 +87,7 @@ class DriverCoordinator:
         if self._thread.is_alive():
             self._wake()
             return
+        self.former = self._generations.follow()
         self._steps.step(needs)
         self._thread.start()
 

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
-from dataclasses import replace
 from functools import partial
 
 from holdfast.calls import Calls
@@ -31,6 +30,7 @@ from holdfast.instance.messages import AppStateMessage, InstanceStatus, Instance
 from holdfast.instances import InstanceFailed
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
+from holdfast.rebalancing import Rebalances
 from holdfast.settings.model import Settings
 from holdfast.states import AppState
 from holdfast.stores.layouts.due import Due
@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 0.02
 _LONGEST_LOOK = 0.5
-_SETTLE_LOOK = 0.1
 _WAITING_SECONDS = 30.0
 """How often an app that waits for instances says so."""
 _PATIENCE_SECONDS = 5.0
@@ -71,7 +70,6 @@ class GroupInstances:
         self.credentials = Credentials.of(settings.security)
         self._on_event = on_event
         self._on_failure = on_failure
-        self._on_rebalance = on_rebalance
         self._alert = alert
         self._stopped = stopped
         storage = open_storage(settings.log_url(app), settings.log.options, fsync=False, retry=settings.retry)
@@ -89,9 +87,8 @@ class GroupInstances:
         self._gave_up: InstanceFailed | None = None
         self._errors: dict[str, HoldfastError] = {}
         """Why members can't be asked, since they last answered."""
-        self._rebalances: list[tuple[RebalanceEvent, float]] = []
-        """Those under way, with their begin by the monotonic clock."""
         self._closed = threading.Event()
+        self._rebalances = Rebalances(app, on_rebalance, self._has_settled, self._closed)
 
     @property
     def rest_addresses(self) -> tuple[str, ...]:
@@ -131,7 +128,7 @@ class GroupInstances:
         with self._changing:
             if self._closed.is_set():
                 return
-            before, self._generation = self._generation, after
+            before, self._generation = self._generation or self._coordinator.former, after
             self._news = News(self._news.version, after.number, self._news.app_state)
             for id, contact in list(self._contacts.items()):
                 if after.members.get(id) != contact.address:
@@ -141,7 +138,14 @@ class GroupInstances:
                     self._make_contact(id, address)
             self._tell_all()
             if rebalances(before, after):
-                self._begin_rebalance(before, after)
+                self._rebalances.begin(
+                    RebalanceEvent(
+                        phase=RebalancePhase.STARTED,
+                        generation=after.number,
+                        reason=after.reason,
+                        moves=moves(before, after),
+                    )
+                )
 
     def _make_contact(self, id: str, address: Address) -> None:
         try:
@@ -163,25 +167,8 @@ class GroupInstances:
             self._errors[id] = error
             self._coordinator.lost(id, address.incarnation)
 
-    def _begin_rebalance(self, before: Generation | None, after: Generation) -> None:
-        event = RebalanceEvent(
-            phase=RebalancePhase.STARTED, generation=after.number, reason=after.reason, moves=moves(before, after)
-        )
-        self._rebalances.append((event, SYSTEM_CLOCK.monotonic()))
-        self._report(event)
-        if len(self._rebalances) == 1:
-            threading.Thread(target=self._settle, name="holdfast-rebalance", daemon=True).start()
-
-    def _settle(self) -> None:
-        """Waits until every active replica of the newest generation is ready."""
-        while not self._closed.wait(_SETTLE_LOOK):
-            try:
-                if self._has_settled():
-                    return
-            except Exception:  # a thread that ends unnoticed would leave the app in this state
-                logger.exception("it isn't known whether the rebalance is completed, and this is tried again")
-
     def _has_settled(self) -> bool:
+        """Whether every active replica of the newest generation is ready: the rebalances under way are completed."""
         generation = self._generation
         assert generation is not None
         actives = {place.active for place in generation.tasks.values()}
@@ -192,15 +179,8 @@ class GroupInstances:
                 return False
             if any((place.active, task) not in found for task, place in generation.tasks.items()):
                 return False
-            done, self._rebalances = self._rebalances, []
-            now = SYSTEM_CLOCK.monotonic()
-            for event, began in done:
-                self._report(replace(event, phase=RebalancePhase.COMPLETED, seconds=now - began))
+            self._rebalances.complete()
             return True
-
-    def _report(self, event: RebalanceEvent) -> None:
-        logger.info("app %s: %s", self._app, event)
-        self._on_rebalance(event)
 
     def replicas(self) -> Mapping[str, tuple[str, ...]]:
         generation, suspected = self._generation, self._coordinator.suspected

@@ -356,3 +356,17 @@ def test_servers_follow_a_release_that_adds_a_store(tmp_path: Path) -> None:
         app.instances.wait_until_visible(app.driver.version)
         assert a.values("more", KEYS) == [7 * n for n in KEYS]
         assert a.values("numbers", KEYS) == [*KEYS]
+
+
+def test_a_driver_that_finds_all_tasks_where_they_were_starts_no_rebalance(tmp_path: Path) -> None:
+    with Server(tmp_path, "a") as a:
+        with game(tmp_path) as app:
+            app.commit(1)
+            joined(a)
+            app.start()
+            until(lambda: app.rebalances[-1].phase is RebalancePhase.COMPLETED, "the first assignment is completed")
+            assert all(move.source is None for move in app.rebalances[0].moves)
+        with game(tmp_path) as app:
+            app.start()
+            assert {*app.actives().values()} == {a.address}
+            assert app.rebalances == []
