@@ -23,7 +23,7 @@ from holdfast.errors import Interrupted, SettingsError, TopologyError
 from holdfast.group_instances import GroupInstances
 from holdfast.instances import Instances
 from holdfast.listened import Listened
-from holdfast.log.leadership import CheckLeads
+from holdfast.log.leadership import Leadership
 from holdfast.log.starting import StartPlan
 from holdfast.occupied import check_places
 from holdfast.pipeline.sinks.builtin import files
@@ -376,7 +376,7 @@ class App(Listened):
         )
 
     def _instances(
-        self, app_file: int, on_event: OnEvent, on_rebalance: OnRebalance, ending: Ending, check_leads: CheckLeads
+        self, app_file: int, on_event: OnEvent, on_rebalance: OnRebalance, ending: Ending, leadership: Leadership
     ) -> Instances:
         return GroupInstances(
             self.id,
@@ -387,7 +387,7 @@ class App(Listened):
             on_rebalance=on_rebalance,
             alert=self._alert,
             stopped=lambda: ending.asked,
-            check_leads=check_leads,
+            leadership=leadership,
         )
 
     def _alert(self, problem: BaseException) -> None:

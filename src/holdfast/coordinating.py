@@ -26,7 +26,7 @@ from holdfast.group.rules import assignor_of, rules_of
 from holdfast.group.side_by_side import side_by_side
 from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import Credentials
-from holdfast.log.leadership import OutdatedDriver
+from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.log.objects import Storage
 from holdfast.settings.model import Settings
 
@@ -45,7 +45,7 @@ class DriverCoordinator:
         log: str,
         settings: Settings,
         on_generation: Callable[[Generation], None],
-        check_leads: Callable[[], None],
+        leadership: Leadership | None,
         alert: Callable[[HoldfastError], None] = logger.warning,
     ) -> None:
         group = settings.group
@@ -60,14 +60,21 @@ class DriverCoordinator:
             assignor_of(group, alert),
             rules_of(group, settings.standbys, settings.restore.acceptable_lag),
             new_id,
-            check_leads=check_leads,
+            check_leads=(lambda: None) if leadership is None else leadership.check,
         )
         self._generations = coordinator.generations
         self.former: Generation | None = None
         """The generation that was in effect when this driver started."""
         self._steps = DriverSteps(
             coordinator,
-            DriverHeartbeat(storage, log, process=new_id(), host=socket.gethostname(), pid=os.getpid()),
+            DriverHeartbeat(
+                storage,
+                log,
+                process=new_id(),
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                is_outdated=lambda: leadership is not None and leadership.is_outdated,
+            ),
             SYSTEM_CLOCK,
             interval=interval,
             timeout=timeout,

@@ -28,6 +28,7 @@ from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnavailable, TaskStatus
 from holdfast.instances import InstanceFailed
+from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.rebalancing import Rebalances
@@ -62,7 +63,7 @@ class GroupInstances:
         on_rebalance: Callable[[RebalanceEvent], None] = lambda event: None,
         alert: Callable[[BaseException], None] = logger.error,
         stopped: Callable[[], bool] = lambda: False,
-        check_leads: Callable[[], None] = lambda: None,
+        leadership: Leadership | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -75,7 +76,7 @@ class GroupInstances:
         storage = open_storage(settings.log_url(app), settings.log.options, fsync=False, retry=settings.retry)
         log = Log.identify(storage)
         group = signing(storage, log, self.credentials.tokens)
-        self._coordinator = DriverCoordinator(group, log, settings, self._on_generation, check_leads, alert)
+        self._coordinator = DriverCoordinator(group, log, settings, self._on_generation, leadership, alert)
         self._processes: EmbeddedProcesses | None = None
         self._tasks: list[Wanted] = []
         self._news = News(app_state=AppStateMessage(str(AppState.RESTORING)))

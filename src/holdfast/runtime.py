@@ -36,7 +36,7 @@ from holdfast.log.chain import CommitChain
 from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit
-from holdfast.log.leadership import CheckLeads, Leadership, may_be_led
+from holdfast.log.leadership import Leadership, may_be_led
 from holdfast.log.log import Log
 from holdfast.log.notes import clock_notes, sink_notes
 from holdfast.log.objects import Storage
@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 OnEvent = Callable[[RestoreEvent], None]
 OnRebalance = Callable[[RebalanceEvent], None]
-Connect = Callable[[int, OnEvent, OnRebalance, Ending, CheckLeads], Instances]
+Connect = Callable[[int, OnEvent, OnRebalance, Ending, Leadership], Instances]
 """Creates the app's instances for the app file of a number. They report restores, rebalances and failures."""
 
 
@@ -174,7 +174,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     closing.callback(lambda: sinks.stop(ending.left(SINKS)))
     sinks.catch_up(newest)
     ending.check()
-    instances = _restored_instances(app, log, newest, states, ending, closing, leadership.check)
+    instances = _restored_instances(app, log, newest, states, ending, closing, leadership)
 
     static = StaticTables.of(topology.subtopologies)
 
@@ -344,7 +344,7 @@ def _restored_instances(
     states: StateMachine,
     ending: Ending,
     closing: contextlib.ExitStack,
-    check_leads: CheckLeads,
+    leadership: Leadership,
 ) -> Instances:
     bars = RestoreBars()
     closing.callback(bars.close)
@@ -353,7 +353,7 @@ def _restored_instances(
         bars.show(event)
         app.restores.publish(event)
 
-    instances = app.connect(log.app.number, on_event, on_rebalance(states, app.rebalances), ending, check_leads)
+    instances = app.connect(log.app.number, on_event, on_rebalance(states, app.rebalances), ending, leadership)
     closing.callback(lambda: instances.stop(ending.left()))
     instances.assign(log.app.tasks(), everywhere(log.app))
     instances.wait_until_ready(newest)

@@ -4,6 +4,8 @@ It is a document like a member's, in one object. As with members, only that it c
 looks. A driver that ends says so, so that nobody waits for it.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from holdfast.errors import DamagedObject
@@ -18,20 +20,34 @@ DRIVER = "driver"
 class DriverHeartbeat:
     """The side of the driver."""
 
-    def __init__(self, storage: Storage, log: str, *, process: str, host: str, pid: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        log: str,
+        *,
+        process: str,
+        host: str,
+        pid: int,
+        is_outdated: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """One that `is_outdated` writes nothing more: the heartbeat is that of its successor."""
         self._storage = storage
+        self._is_outdated = is_outdated
         self._said = Member(log=log, id=DRIVER, incarnation=1, process=process, beat=0, address="", host=host, pid=pid)
 
     def beat(self) -> None:
-        self._write(MemberState.JOINED)
+        if not self._is_outdated():
+            self._write(MemberState.JOINED)
 
     def end(self) -> None:
-        """Says that this driver has ended, unless another one has started since."""
+        """Says that this driver has ended, if the heartbeat is its own: another one may have started since."""
+        if self._is_outdated():
+            return
         try:
             found = read(self._storage, self._said.log)
         except (DamagedObject, documents.UnknownFormat):
-            found = None  # replaced by this driver's own
-        if found is None or found.process == self._said.process:
+            return  # it isn't known whose it is; members wait until the session ends
+        if found is not None and found.process == self._said.process:
             self._write(MemberState.LEFT)
 
     def _write(self, state: MemberState) -> None:

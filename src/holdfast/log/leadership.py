@@ -125,6 +125,8 @@ class Leadership:
     def __init__(self, storage: Storage, leader: Leader) -> None:
         self._storage = storage
         self._leader = leader
+        self.is_outdated = False
+        """Whether it is known that another driver has taken over. `check` finds out."""
 
     @property
     def driver(self) -> Writer:
@@ -169,6 +171,7 @@ class Leadership:
         """Raises OutdatedDriver if another driver has taken over. One request, without a put."""
         following = self.driver.epoch + 1
         if self._storage.exists(names.leader(following)):
+            self.is_outdated = True
             newest = next_epoch(self._storage.list_flat(names.LEADERS)) - 1
             # The error that led here says nothing more.
             raise outdated(self.driver, self._name_of(max(newest, following)), self._storage.place) from None
