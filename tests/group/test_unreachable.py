@@ -15,11 +15,13 @@ import pytest
 from holdfast import group_instances
 from holdfast.errors import Interrupted
 from holdfast.group import members
-from holdfast.group.generations import Generations
+from holdfast.group.generations import Address, Generation, Generations, Place
 from holdfast.group.members import Hosted, Member
 from holdfast.group.rebalances import RebalancePhase
 from holdfast.instance.group_host import InstanceHost
+from holdfast.instance.group_member import GroupMember
 from holdfast.instance.instance import Instance
+from holdfast.log import documents, names
 from holdfast.log.storage import open_storage
 from holdfast.settings.group import GroupSettings
 from holdfast.settings.security import SecuritySettings
@@ -150,6 +152,38 @@ def test_a_holder_of_an_id_that_cannot_be_asked_runs_if_its_heartbeat_moves(
             instance.stop()
         if beating is not None:
             beating.result(60)
+
+
+def test_a_member_that_is_replaced_while_it_hands_over_waits_for_nobody(tmp_path: Path) -> None:
+    log = Driver(str(tmp_path / "log"), GAME).log
+    group = GroupSettings(heartbeat_interval="200ms")
+    instance = Instance(msgspec.structs.replace(config(tmp_path, "a", ()), group=group, embedded=False))
+    placed = Generation(
+        log=log.id,
+        number=1,
+        id="1",
+        before="",
+        proposer="",
+        reason="",
+        app_file=1,
+        members={id: Address(incarnation=1, flight="grpc://127.0.0.1:1") for id in "ab"},
+        tasks={"0_0": Place(active="a")},
+    )
+    log.storage.create(names.generation(1), documents.encode(placed))
+    others = Member(log=log.id, id="b", incarnation=1, process="p", beat=1, address="grpc://127.0.0.1:1")
+    members.write(log.storage, others)
+    successor = msgspec.structs.replace(others, id="a", incarnation=99)
+    with ThreadPoolExecutor(1) as thread, running(instance):
+        member = GroupMember(instance)
+        drained = thread.submit(member.drain, 600.0)
+
+        def is_replaced() -> bool:
+            members.write(log.storage, successor)
+            return instance.failure is not None
+
+        until(is_replaced, "it has read the heartbeat of the process that has its id now")
+        drained.result(60)
+        member.stop()
 
 
 def test_what_is_due_is_no_failure_of_an_app_that_ends(tmp_path: Path) -> None:

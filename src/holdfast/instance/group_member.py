@@ -83,8 +83,12 @@ class GroupMember:
         self._look_now()
         until = self._clock.monotonic() + seconds
         with self._wake:
-            while not self._steps.has_handed_over() and self._clock.monotonic() < until and not self._stopping:
+            while self._takes_steps() and not self._steps.has_handed_over() and self._clock.monotonic() < until:
                 self._wake.wait(_DRAIN_LOOK)
+
+    def _takes_steps(self) -> bool:
+        """Whether the thread goes on: it ends also when a newer process has this id."""
+        return self._thread.is_alive() and not self._stopping
 
     def stop(self) -> None:
         """Ends the thread and says that this instance has left."""
