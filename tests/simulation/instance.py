@@ -122,6 +122,7 @@ class Instance(Process):
         self.loop("maintain", 2.0, self.maintain)
 
     def _new_coordinator(self) -> Coordinator:
+        self.watch = Watch(self.name)  # one that coordinates again judges anew
         return Coordinator(
             self.storage,
             self.log.id,
