@@ -6,6 +6,7 @@
     <state_dir>/<task>/data/<engine>/  the engine's files
     <state_dir>/<task>/volatile/       the same for stores that aren't durable; empty beside a snapshot's data
     <state_dir>/<task>/loading/        a snapshot on its way; becomes data/ when it is complete
+    <state_dir>/.deleted-<task>-<n>/   a folder on its way out: its task was not hosted here for a while
     <state_dir>/<task>/former/         data that couldn't be used, until it is known which of its files a snapshot has
 
 The engine's own mark says how far the data is. `.checkpoint` is written after a flush, and read to find folders that
