@@ -1,18 +1,24 @@
 """Replicas that are up to date follow a commit together; the others are left to their turns."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
+from holdfast.instance.events import Events
 from holdfast.instance.following import follow
+from holdfast.instance.log_reader import LogReader
 from holdfast.instance.overlay import READABLE
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.replica_disk import VersionStamp
+from holdfast.instance.updater import ReplicaUpdater, TaskProgress
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
+from holdfast.settings.sections import RestoreSettings, RetrySettings
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import AppLog, Place, key_of, new_url, shown
 from tests.log.making import Watched, overwrite
+from tests.simulation.instance import Calls
 
 TASKS = [TaskId(0, number) for number in range(3)]
 
@@ -110,3 +116,29 @@ def test_a_full_overlay_is_left_to_a_turn(place: Place) -> None:
     assert replica.version == app.version - 1
     replica.catch_up(app.version)
     assert shown(replica) == app.state()
+
+
+def test_a_task_that_is_removed_while_others_follow_is_left_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = AppLog(new_url(), partitions=3, inline_limit=0)
+    app.grow(2, seed=1)
+    pool = Calls()
+    updater = ReplicaUpdater(LogReader(app.log), Events(), RestoreSettings(), RetrySettings(), pool=pool)
+    tasks = [updater.add(place.replica(app, task=task)) for task in TASKS]
+    while not updater.ready:
+        updater.step(0.0)
+        pool.run()
+    app.commit({task: {"counts": {key_of(1): b"3"}} for task in TASKS})
+    together = updater._follow_together
+
+    def meanwhile(following: Sequence[TaskProgress], commit: Commit) -> None:
+        if tasks[0].replica.task in updater._tasks:
+            updater.remove(tasks[0].replica.task)
+        together(following, commit)
+
+    monkeypatch.setattr(updater, "_follow_together", meanwhile)
+    updater.step(0.0)
+    assert [each.busy for each in tasks] == [False, True, True], "the first one is closed by now"
+    pool.run()
+    assert [each.replica.version for each in tasks] == [2, 3, 3]

@@ -196,9 +196,10 @@ class ReplicaUpdater:
             return
         apart = commit.objects_of_tasks()
         self._follow_together([each for each in running if str(each.replica.task) not in apart], commit)
-        before = target - 1
-        reading = [each for each in running if each.replica.version == before and str(each.replica.task) in apart]
-        with self._lock:
+        with self._lock:  # one that was removed meanwhile must not become busy: it is closed
+            left = [each for each in running if self._tasks.get(each.replica.task) is each and not each.busy]
+            before = target - 1
+            reading = [each for each in left if each.replica.version == before and str(each.replica.task) in apart]
             for each in reading:
                 each.busy = True
         by_object: dict[str, list[TaskProgress]] = {}
