@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ def test_every_setting_in_the_files_is_one() -> None:
     for variables in found:
         env = {name: value for name, value in variables.items() if name.startswith("HOLDFAST_")}
         assert load(env=env).settings != Settings()
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_a_pod_that_moves_to_another_node_is_back_within_its_session(path: Path) -> None:
+    containers = [each for document in yaml.safe_load_all(path.read_text()) for each in containers_of(document)]
+    assert containers
+    for container in containers:
+        variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        group = load(
+            env={name: value for name, value in variables.items() if name.startswith("HOLDFAST_")}
+        ).settings.group
+        assert group.session_timeout >= timedelta(minutes=1), "a minute, as docs/operations.md says"
 
 
 @pytest.mark.parametrize("number", range(5))
