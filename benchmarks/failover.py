@@ -5,6 +5,9 @@ the REST addresses of the living. All keys were written before, so `failed_looku
 instances that live. `longest_lookup_ms` is the longest one from when it was due, `next_commit_s` is the time from the
 kill to the next commit, and `longest_gap_s` the longest time between two commits, from the last one before the kill to
 10 seconds after it. The plot has the course of both.
+
+The instances are processes that the app has started, so it learns of the end of one by waiting for the process. How
+soon it learns of the end of a server on another host, by a connection that is refused or reset, isn't measured here.
 """
 
 import argparse

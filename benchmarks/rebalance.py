@@ -2,8 +2,9 @@
 
 The instances run as servers on this machine, with one standby per task. `dip` is by how much fewer records per second
 the app takes from the moment the fourth one is started until no task moves any more, compared with the time before; the
-first minute is not counted, in which the JVM compiles its code. On few cores the fourth process itself takes a part of
-them from Spark.
+first minute is not counted, in which the JVM compiles its code. It is a mean, in which a short stop hardly shows, so
+`deepest_dip` is the same for the worst `WINDOW_S` seconds of that time, and `deepest_dip_before` for the worst ones
+before: that much is due to chance. On few cores the fourth process itself takes a part of them from Spark.
 """
 
 import argparse
@@ -28,6 +29,9 @@ from holdfast.log.storage import open_storage
 APP, KEYS, RECORDS = "bench", 400_000, 100_000
 STILL_SECONDS = 6.0
 """A group in which no generation was made for this long, and in which nothing is warming, has settled."""
+
+WINDOW_S = 2.0
+"""How long the worst moment is. Batches take about a tenth of it."""
 
 
 @contextlib.contextmanager
@@ -107,6 +111,27 @@ def mean(batches: list[tuple[float, float]]) -> float:
     return len(batches) / sum(1 / rate for _, rate in batches)
 
 
+def slowest(batches: list[tuple[float, float]], begin: float, end: float) -> float:
+    """The fewest records per second in any `WINDOW_S` seconds that end with a batch, or with `end`.
+
+    A batch counts for the part of it that is inside, as if its records came one by one.
+
+    >>> steady = [(float(second), float(RECORDS)) for second in range(1, 11)]
+    >>> slowest(steady, 2.0, 10.0) / RECORDS
+    1.0
+    >>> slowest([each for each in steady if each[0] != 6.0], 2.0, 10.0) / RECORDS  # nothing for a second
+    0.5
+    """
+    spans = [(ended - RECORDS / rate, ended) for ended, rate in batches]
+
+    def records(until: float) -> float:
+        inside = ((max(began, until - WINDOW_S), min(ended, until), ended - began) for began, ended in spans)
+        return sum(RECORDS * max(0.0, last - first) / took for first, last, took in inside)
+
+    ends = [until for until in (*(ended for _, ended in spans), end) if begin + WINDOW_S <= until <= end]
+    return min(map(records, ends)) / WINDOW_S
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a shorter run")
@@ -123,6 +148,10 @@ def main() -> None:
         ("while tasks move", len(during), mean(during)),
     ]
     show("a fourth instance joins", ["", "batches", "records/s"], rows)
+    worst = [
+        slowest(found, *span) / mean(earlier)
+        for span in ((joined - before, joined), (joined, max(settled, joined + 5)))
+    ]
     console.print(f"settled after {settled - joined:.1f} s")
     path = plot_timeline(
         "rebalance",
@@ -131,7 +160,14 @@ def main() -> None:
         {"joins": [0.0], "settled": [settled - joined]},
     )
     console.print(f"timeline: {path}")
-    finish(dip=1 - mean(during) / mean(earlier), before=mean(earlier), during=mean(during), settled_s=settled - joined)
+    finish(
+        dip=1 - mean(during) / mean(earlier),
+        deepest_dip=1 - worst[1],
+        deepest_dip_before=1 - worst[0],
+        before=mean(earlier),
+        during=mean(during),
+        settled_s=settled - joined,
+    )
 
 
 if __name__ == "__main__":
