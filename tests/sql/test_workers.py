@@ -343,6 +343,15 @@ def test_a_worker_that_ends_just_before_its_statement_is_replaced(
     assert workers.run("SELECT count(*) AS n FROM players", tables).rows.to_pylist() == [{"n": 5_000}]
 
 
+def test_a_worker_that_freezes_before_its_statement_is_replaced(workers: Workers, tables: MemoryTables) -> None:
+    """Without that, the statement would wait for its whole time limit, and be refused as one that takes too long."""
+    workers.run("SELECT 1", tables)
+    (idle,) = workers._idle
+    os.kill(idle._process.pid, signal.SIGSTOP)
+    assert workers.run("SELECT count(*) AS n FROM players", tables).rows.to_pylist() == [{"n": 5_000}]
+    assert idle._process.poll() == -signal.SIGKILL
+
+
 def test_workers_that_never_begin_are_an_error_that_says_so(
     workers: Workers, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ can't tell that from its end, so the statement fails here with the error of the 
 """
 
 import logging
+import math
 import os
 import select
 import socket
@@ -44,6 +45,8 @@ RESULT_BYTES: Final = 64 << 20
 """The most that a result may have, as columns and as JSON or CSV."""
 _THREADS: Final = 2
 _START_SECONDS: Final = 30.0
+_BEGIN_SECONDS: Final = 5.0
+"""How long a worker that was kept may take to begin with its statement. Then it is frozen, and a new one gets it."""
 _LOOK_SECONDS: Final = 0.1
 """How often a statement asks whether its result is still wanted."""
 _KEPT: Final = 1
@@ -117,9 +120,10 @@ class Workers:
             most = self._settings.rows if rows is None else min(rows, self._settings.rows)
             try:
                 with self._worker() as worker:
-                    return _Run(worker, tables, self._settings, check_wanted).result(sql, most)
+                    run = _Run(worker, tables, self._settings, check_wanted, begins_within=_BEGIN_SECONDS)
+                    return run.result(sql, most)
             except _NotBegun:
-                log.info("a worker ended before it had its statement; the statement goes to a new one")
+                log.info("a worker ended or froze before it had its statement; the statement goes to a new one")
             with self._worker(new=True) as worker:
                 return _Run(worker, tables, self._settings, check_wanted).result(sql, most)
         except _NotBegun as error:
@@ -202,12 +206,18 @@ class _Run(Generic[T]):
     """One statement on one worker."""
 
     def __init__(
-        self, worker: _Worker, tables: Tables[T], settings: SqlSettings, check_wanted: Callable[[], None]
+        self,
+        worker: _Worker,
+        tables: Tables[T],
+        settings: SqlSettings,
+        check_wanted: Callable[[], None],
+        begins_within: float = math.inf,
     ) -> None:
         self._worker, self._channel = worker, worker.channel
         self._tables, self._settings = tables, settings
         self._check_wanted = check_wanted
         self._until = SYSTEM_CLOCK.monotonic() + settings.time_limit.total_seconds()
+        self._begins_within = begins_within
         self._scans: list[_Streaming] = []
         self._rows: list[bytes] = []
         self._has_begun = False
@@ -276,9 +286,12 @@ class _Run(Generic[T]):
         # A timeout of `receive` may lose the first bytes of a frame, so the waiting is done before it.
         arriving = select.poll()
         arriving.register(self._channel.socket, select.POLLIN)
+        frozen_at = math.inf if self._has_begun else SYSTEM_CLOCK.monotonic() + self._begins_within
         self._check_wanted()
         while not arriving.poll(min(_LOOK_SECONDS, self._left()) * 1_000):
             self._check_wanted()
+            if SYSTEM_CLOCK.monotonic() > frozen_at:
+                raise Disconnected
 
     def _found(self, last: ResultFrame, opened: T) -> Result[T]:
         if last.kind is Kind.FAILED:
