@@ -1,15 +1,23 @@
 """REST over TLS, with certificates of real CAs: HTTPS, client certificates, and who is refused."""
 
+import asyncio
 import json
+import os
 import re
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 from typer.testing import CliRunner, Result
 
 import holdfast as hf
@@ -18,6 +26,7 @@ from holdfast.client.errors import NoAnswer
 from holdfast.errors import SettingsError
 from holdfast.instance.credentials import Unprotected
 from holdfast.occupied import check_places
+from holdfast.query import accepting
 from holdfast.query.rest import create_app
 from holdfast.query.server import RestServer, serve
 from holdfast.settings.model import Settings
@@ -26,6 +35,7 @@ from holdfast.settings.security import SecuritySettings
 from holdfast.tls_files import BadTlsFile, TlsOptions, tls_of_files
 from holdfast.words import TaskId
 from tests.certificates import Authority
+from tests.instance.processes import until
 from tests.query.fake_tasks import NUMBERS, STATE, World
 
 TOKEN = "0123456789abcdef-hush"
@@ -162,6 +172,63 @@ def test_a_certificate_and_a_token_are_both_asked_for(ours: Authority) -> None:
     with started(settings) as server, httpx2.Client(verify=trusting(ours, ours.issue())) as client:
         assert client.get(f"{server.url}/v1/state").status_code == 401
         assert client.get(f"{server.url}/v1/state", headers=BEARER).status_code == 200
+
+
+def _files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_connections_count_before_their_handshake(ours: Authority) -> None:
+    with started(settings_of(ours.issue(), mutual=False, max_connections=5)) as server, ExitStack() as stack:
+        before = _files()
+        silent = [stack.enter_context(socket.create_connection((server.host, server.port))) for _ in range(300)]
+        for each in silent[:-5]:
+            each.settimeout(30)
+            assert each.recv(1) == b"", "it is closed for a later one"
+        assert server.connections == 5
+        until(lambda: _files() < before + 310, "the files of the others are closed")
+        with httpx2.Client(base_url=server.url, verify=trusting(ours)) as client:
+            assert client.get("/health/live").status_code == 200
+            assert server.connections == 5
+
+
+def test_a_client_that_does_not_say_hello_is_closed(ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "HANDSHAKE_SECONDS", 0.1)
+    with started(settings_of(ours.issue(), mutual=False)) as server:
+        with socket.create_connection((server.host, server.port), timeout=30) as silent:
+            assert silent.recv(1) == b""
+        until(lambda: server.connections == 0, "it doesn't count any more")
+        with socket.create_connection((server.host, server.port), timeout=30) as left:
+            left.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        until(lambda: server.connections == 0, "nor does one whose handshake failed")
+
+
+def test_over_https_a_connection_is_closed_if_all_others_have_requests_under_way(ours: Authority) -> None:
+    reached, release = threading.Event(), threading.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        reached.set()
+        await asyncio.to_thread(release.wait, 30)
+        await PlainTextResponse("done")(scope, receive, send)
+
+    settings = settings_of(ours.issue(), mutual=False, max_connections=1)
+    with serve(slow, settings) as server, ThreadPoolExecutor(1) as threads:
+        busy = threads.submit(httpx2.get, server.url, verify=trusting(ours), timeout=30)
+        assert reached.wait(30)
+        with socket.create_connection((server.host, server.port), timeout=30) as refused:
+            assert refused.recv(1) == b""
+        assert server.connections == 1
+        release.set()
+        assert busy.result(30).text == "done"
+
+
+def test_a_stop_does_not_wait_for_handshakes(ours: Authority) -> None:
+    with started(settings_of(ours.issue(), mutual=False)) as server, ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(socket.create_connection((server.host, server.port)))
+        until(lambda: server.connections == 20, "they are accepted")
+        server.stop(grace=3600.0)  # pytest would end it long before
+        assert not server.running and server.connections == 0
 
 
 def test_files_that_do_not_belong_together_are_named(ours: Authority, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The REST server: it listens on the given address only, and stops although requests are running."""
 
 import asyncio
+import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -199,6 +201,25 @@ def test_a_request_that_does_not_finish_is_answered_with_503(rest: RestServer, s
     assert request.response.status_code == 503
     assert request.response.headers["retry-after"] == "1"
     assert request.response.json()["error"] == "stopping"
+
+
+def test_without_a_free_file_connections_wait_until_there_is_one(
+    rest: RestServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(3)]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            for each in clients:
+                each.connect(("127.0.0.1", rest.port))
+            until(lambda: "REST can't accept connections for now: Too many open files" in caplog.text, "it says so")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        until(lambda: rest.connections == 3, "they are accepted")
+        assert httpx2.get(rest.url).text == "hello"
 
 
 def test_it_writes_nothing_to_stdout(rest: RestServer, capfd: pytest.CaptureFixture[str]) -> None:

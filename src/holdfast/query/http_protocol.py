@@ -10,13 +10,15 @@ A request is answered quickly only if nothing about it is unusual: it has no bod
 before it on the connection are answered, and the client takes what was sent to it. The parser is the same in both cases
 and has seen the whole head of the request, so nothing is parsed twice or in a second way.
 
-Heads are limited in size and in time: httptools has no limits of its own. So is the number of connections, since each
-is an open file, and RocksDB needs some too.
+Heads are limited in size and in time: httptools has no limits of its own. The number of connections is limited where
+they are accepted.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import socket
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
@@ -30,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.query.limits import OVERLOADED, LookupLimit
+from holdfast.query.limits import LookupLimit
 from holdfast.query.problems import RETRY_AFTER_SECONDS, Problem
 
 log = logging.getLogger(__name__)
@@ -118,18 +120,20 @@ class HttpProtocol(HttpToolsProtocol):
         quick: QuickAnswers | None,
         outbox: Outbox,
         limit: LookupLimit,
-        most_connections: int,
+        accepted: socket.socket,
     ) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
         self._quick = quick
         self._limit = limit
-        self._most_connections = most_connections
+        self._accepted = accepted
         self._outbox = outbox
+        self.refusal: Problem | None = None
+        """What the client is told at once, if there is no room for it."""
+        self.quiet_number = next(_quiet_numbers)
         self._head_bytes = 0
         self._answered = False
         self._ending = False
         self._quiet_since = 0.0
-        self._quiet_number = 0
         self._answered_in = -1
         """The turn of the event loop in which the last quick answer was given."""
         self._unread: int | None = None
@@ -138,17 +142,26 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_head()
-        if len(self.connections) > self._most_connections and not self._close_another():
-            fact = f"{self._most_connections} connections have requests under way, as many as this instance has."
-            self._refuse(Problem(503, OVERLOADED, fact, "Ask again in a moment, or ask another instance of the app."))
+        if self.refusal is not None:
+            self._refuse(self.refusal)
 
-    def _close_another(self) -> bool:
-        """Closes the connection that has been idle the longest; whether there is one."""
-        others = [each for each in self.connections if isinstance(each, HttpProtocol) and each is not self]
-        idle = [each for each in others if each._is_idle() and not each.transport.is_closing()]
-        if idle:
-            min(idle, key=lambda each: each._quiet_number).transport.abort()
-        return bool(idle)
+    @property
+    def is_made(self) -> bool:
+        """Whether the client may send requests: over HTTPS, after the handshake."""
+        return self.transport is not None
+
+    def may_be_closed(self) -> bool:
+        """Whether it is idle, and not about to end anyway."""
+        return self._is_idle() and not (self.is_made and self.transport.is_closing())
+
+    def abort(self) -> None:
+        """Ends it without another word, also in its handshake. It doesn't count any more."""
+        self.connections.discard(self)
+        if self.is_made:
+            self.transport.abort()
+            return
+        with contextlib.suppress(OSError):  # the client has left
+            self._accepted.shutdown(socket.SHUT_RDWR)  # by which the handshake fails
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
@@ -222,7 +235,9 @@ class HttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _end_if_idle(self) -> None:
-        if self._is_idle():
+        if not self.is_made:
+            self.abort()
+        elif self._is_idle():
             self.transport.close()
 
     def _is_idle(self) -> bool:
@@ -255,10 +270,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _wait_for_head(self) -> None:
         """From now on the next head may take some time. A timer that runs goes on: a new one takes 1.5 us."""
-        self._quiet_since = self.loop.time()
-        self._quiet_number = next(_quiet_numbers)
+        self._note_quiet()
         if self.timeout_keep_alive_task is None:
             self._close_after(self.timeout_keep_alive)
+
+    def _note_quiet(self) -> None:
+        self._quiet_since = self.loop.time()
+        self.quiet_number = next(_quiet_numbers)
 
     def _close_after(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)

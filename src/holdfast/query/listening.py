@@ -1,8 +1,8 @@
 """A socket that listens, or an error that says which setting to change."""
 
-import contextlib
 import errno
 import socket
+from collections.abc import Iterator
 
 from holdfast.errors import ErrorCategory, Held, HoldfastError
 from holdfast.instance.credentials import check_protected
@@ -45,15 +45,17 @@ def listen(
     return listener
 
 
-def accepted(listener: socket.socket) -> list[socket.socket]:
+def accepted(listener: socket.socket) -> Iterator[socket.socket]:
     """The connections that wait to be accepted. The listener doesn't block, and neither do they."""
-    found: list[socket.socket] = []
-    with contextlib.suppress(BlockingIOError):
-        while len(found) < BACKLOG:
+    for _ in range(BACKLOG):
+        try:
             connection, _ = listener.accept()
-            connection.setblocking(False)
-            found.append(connection)
-    return found
+        except ConnectionAbortedError:  # by its client, which has left again
+            continue
+        except BlockingIOError:
+            return
+        connection.setblocking(False)
+        yield connection
 
 
 def resolved(

@@ -7,7 +7,6 @@ query must not delay an instance that has to stop.
 """
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
@@ -21,9 +20,10 @@ from uvicorn.server import ServerState
 from holdfast.clock import pause
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.credentials import checked_pem, is_loopback
+from holdfast.query.accepting import Acceptor
 from holdfast.query.http_protocol import LAST_REQUEST_SECONDS, HttpProtocol, Outbox, config_of, quick_answers_of
 from holdfast.query.limits import LookupLimit
-from holdfast.query.listening import BACKLOG, accepted, listen
+from holdfast.query.listening import listen
 from holdfast.query.problems import Problem
 from holdfast.settings.rest import RestSettings
 
@@ -75,7 +75,9 @@ class RestServer:
         self._tls = tls
         self._app = app
         self._listener = listener
+        self._connections: set[HttpProtocol] = set()
         self._state = ServerState()
+        self._state.connections = self._connections  # type: ignore[assignment]
         self._loop = uvloop.new_event_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-rest")
         self._cancelled = False
@@ -90,8 +92,8 @@ class RestServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
-        return len(self._state.connections)
+        """How many are open, or in their handshake."""
+        return len(self._connections)
 
     @property
     def under_way(self) -> int:
@@ -144,32 +146,22 @@ class RestServer:
         config, quick = config_of(self._tracked), quick_answers_of(self._app)
         outbox = Outbox(self._loop)
 
-        def connection() -> HttpProtocol:
-            return HttpProtocol(config, self._state, quick, outbox, self._limit, self._most_connections)
+        def connection(accepted: socket.socket) -> HttpProtocol:
+            return HttpProtocol(config, self._state, quick, outbox, self._limit, accepted)
 
-        server = await self._loop.create_server(connection, sock=self._listener, backlog=BACKLOG, ssl=self._tls)
+        acceptor = Acceptor(self._listener, self._tls, self._most_connections, self._connections, connection)
+        acceptor.start()
         self._started.set()
         await self._stopping.wait()
-        for each in await self._last_accepted(server):
-            accepting = self._loop.connect_accepted_socket(connection, each, ssl=self._tls)
-            with contextlib.suppress(OSError, TimeoutError):  # the client has left, or doesn't say hello in TLS
-                await asyncio.wait_for(accepting, LAST_REQUEST_SECONDS)
-        for open_ in tuple(self._state.connections):
+        acceptor.stop()
+        for open_ in tuple(self._connections):
             open_.shutdown()
         until = self._loop.time() + LAST_REQUEST_SECONDS
-        while self._state.connections and self._loop.time() < until:
+        while self._connections and self._loop.time() < until:
             await pause(_LOOK_SECONDS)
         while self._state.tasks:
             await asyncio.wait(tuple(self._state.tasks))
-        await server.wait_closed()
-
-    async def _last_accepted(self, server: asyncio.AbstractServer) -> list[socket.socket]:
-        """Stops listening; the connections that were not accepted yet, which the kernel would reset."""
-        with self._listener.dup() as listener:
-            server.close()
-            while self._listener.fileno() != -1:  # the loop closes it in one of its next turns
-                await pause(0)
-            return accepted(listener)
+        await acceptor.wait_connected()
 
     def _cancel(self) -> None:
         self._cancelled = True
@@ -179,8 +171,8 @@ class RestServer:
 
     def _abort(self) -> None:
         """Ends connections of clients that don't read what was sent to them."""
-        for connection in tuple(self._state.connections):
-            connection.transport.abort()
+        for connection in tuple(self._connections):
+            connection.abort()
 
     async def _tracked(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -100,7 +100,7 @@ class RestSettings(Section):
     max_connections: Annotated[
         int,
         "How many connections an instance has open. Beyond that, the one that has been idle the longest is closed for "
-        "a new one; if none is idle, the new one gets status 503.",
+        "a new one; if none is idle, the new one gets status 503, and over HTTPS is closed.",
         _NO_HTTP,
         Between(1, 100_000),
     ] = 4_000
