@@ -330,3 +330,16 @@ def test_a_connection_is_refused_if_all_others_have_requests_under_way(echo: Ech
             assert refused.is_closed()
         echo.slow_may_end.set()
         assert busy.body().startswith("usual /usual/1")
+
+
+def test_a_connection_that_asks_what_has_no_quick_answer_is_not_the_longest_idle_one(echo: Echo) -> None:
+    with serve(echo, RestSettings(max_connections=2), port=0) as rest, connected(rest) as busy, connected(rest) as idle:
+        idle.socket.sendall(get("/quick/1"))
+        assert idle.body() == "quick /quick/1"
+        busy.socket.sendall(get("/usual/2"))
+        assert busy.body() == "usual /usual/2 0"
+        with connected(rest) as new:
+            assert idle.is_closed()
+            for connection in (busy, new):
+                connection.socket.sendall(get("/usual/3"))
+                assert connection.body() == "usual /usual/3 0"

@@ -226,6 +226,10 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._answered:
             super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        self._note_quiet()
+        super().on_response_complete()  # which sets a timer
+
     def shutdown(self) -> None:
         """Ends the connection after the request under way, or after one that was sent before the client could know."""
         self._ending = True
