@@ -317,7 +317,7 @@ def test_a_server_that_is_started_answers_as_soon_as_it_accepts_connections(tmp_
             while (asking := connected(port)) is None:
                 time.sleep(0.001)  # the first moment counts
             with asking:
-                asking.sendall(b"GET /v1/stores/numbers/keys/7 HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")
+                asking.sendall(b"GET /v1/stores/numbers/keys/7 HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n")
                 assert asking.recv(12) == b"HTTP/1.1 200", b.errors()
 
 

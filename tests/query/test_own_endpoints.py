@@ -271,7 +271,7 @@ def test_code_that_hangs_takes_no_thread_from_others(client: httpx2.Client) -> N
     try:
         for _ in range(12):  # more than there are threads for endpoints
             connections.append(socket.create_connection((client.base_url.host, client.base_url.port or 0)))
-            connections[-1].sendall(b"GET /api/state/wrong/hangs HTTP/1.1\r\nHost: x\r\n\r\n")
+            connections[-1].sendall(b"GET /api/state/wrong/hangs HTTP/1.1\r\nHost: localhost\r\n\r\n")
         until(own_functions.REACHED.is_set, "they hang")
         found = httpx2.get(str(client.base_url.join("/v1/stores/numbers/range?limit=3")))
         assert (found.status_code, len(found.json()["entries"])) == (200, 3)

@@ -88,7 +88,7 @@ def test_requests_wait_until_the_instance_knows_who_has_the_tasks(tmp_path: Path
         rest = RestService(asked)
         url = httpx2.URL(rest.url)
         with socket.create_connection((url.host, url.port), timeout=30) as early:
-            early.sendall(b"GET /v1/stores/numbers/keys/7 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            early.sendall(b"GET /v1/stores/numbers/keys/7 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             asked.peers = {str(task): (hosting.address,) for task in GAME.tasks()}  # it has joined
             rest.start()
             assert early.recv(12) == b"HTTP/1.1 200"

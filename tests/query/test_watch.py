@@ -203,7 +203,9 @@ def test_a_thousand_watchers_cost_one_read_of_each_version(tmp_path: Path, monke
         reader, writer = await asyncio.open_connection(url.host, url.port)
         wanted = ("", "&prefix=3", "&key=3")[number % 3]
         begin = 1 if number % 2 else 2
-        writer.write(f"GET /v1/stores/numbers/watch?from_version={begin}{wanted} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        writer.write(
+            f"GET /v1/stores/numbers/watch?from_version={begin}{wanted} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         has_begun, text, due = False, "", (versions + 2 - begin) * (1 if wanted else 6)
         while text.count("data:") < due:
             text += (await reader.read(65536)).decode()
@@ -252,7 +254,7 @@ def test_a_slow_watcher_is_cut_off_and_goes_on(gateway: tuple[Driver, Instance, 
     service.watches._kept_bytes = 1 << 20
     url = httpx2.URL(service.url)
     slow = socket.create_connection((url.host, url.port or 80))
-    slow.sendall(b"GET /v1/stores/numbers/watch HTTP/1.0\r\nHost: x\r\n\r\n")
+    slow.sendall(b"GET /v1/stores/numbers/watch HTTP/1.0\r\nHost: localhost\r\n\r\n")
     received_first = slow.recv(4096)
     with Follower(lambda: [service.url], "numbers") as fast:
         for sent in range(1, 61):
@@ -365,7 +367,7 @@ def test_an_instance_stops_although_a_watcher_reads_nothing(gateway: tuple[Drive
     until(lambda: instance.source.newest_known == 1, "the version")
     url, before = httpx2.URL(service.url), watchers()
     with socket.create_connection((url.host, url.port or 80)) as blocked:
-        blocked.sendall(b"GET /v1/stores/numbers/watch?from_version=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        blocked.sendall(b"GET /v1/stores/numbers/watch?from_version=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         blocked.recv(1)
         service.stop()  # returns, although the server can't get rid of what the client doesn't take
         until(lambda: watchers() == before, "the watch has ended")

@@ -151,6 +151,18 @@ class OutOfScope(_Invalid):
     error = "out_of_scope"
 
 
+class HostRefused(_Invalid):
+    """The instance doesn't accept requests for the host that it was asked by."""
+
+    error = "host_refused"
+
+
+class OriginRefused(_Invalid):
+    """The instance doesn't accept this from pages of that origin."""
+
+    error = "origin_refused"
+
+
 class SqlFailed(_Invalid):
     """The statement has no result."""
 

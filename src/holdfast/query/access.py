@@ -15,27 +15,26 @@ under a store follow from the store's name alone, whether there is such a store 
     /v1/sql                        read:{store} of each store that the statement reads: it has no others as tables
     your own endpoints             read:{store} of each store that they read
     everything else                admin and read:*
+
+In front of that are the hosts and origins that a request may name.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast import metrics
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.instance.callers import NamedOnce
 from holdfast.query.access_tokens import Tokens, tokens_of
 from holdfast.query.cors import CrossOrigin
-from holdfast.query.grants import ADMIN, READ_ALL, Grant, address, admit, read
+from holdfast.query.grants import ADMIN, READ_ALL, Grant, admit, read
 from holdfast.query.http_protocol import Headers, quick_answers_of
 from holdfast.query.listening import LIVE
+from holdfast.query.own_hosts import OwnHosts
 from holdfast.query.problems import Problem
+from holdfast.query.refusing import RefusedRequests
 from holdfast.settings.rest import RestSettings
-
-_LOG = logging.getLogger(__name__)
 
 OPEN: Final = frozenset({LIVE, "/health/ready", "/v1/docs"})
 _STORES: Final = "/v1/stores/"
@@ -52,10 +51,6 @@ EVERYTHING: Final = (ADMIN, READ_ALL)
 _AUTHORIZATION: Final = b"authorization"
 _BEARER: Final = b"bearer "
 
-_refused = metrics.counter(
-    "holdfast_rest_requests_refused", "REST requests that were not allowed, by reason.", ["error"]
-)
-
 Needs = Callable[[Scope], Sequence[str] | None]
 """The scopes that a request for a path of the user's own needs; None for other paths."""
 
@@ -70,13 +65,13 @@ def needed(path: str) -> Sequence[str] | None:
 
 
 def guarded(app: ASGIApp, settings: RestSettings, own: Needs = lambda scope: None) -> ASGIApp:
-    """The application for the clients that the settings allow. Without tokens and origins it is the application."""
+    """The application for the clients that the settings allow."""
     if (tokens := tokens_of(settings)) is not None:
         app = Guarded(app, tokens, own)
     if settings.cors_origins is not None:
         # In front of the tokens: a browser asks whether it may ask without sending one.
         app = CrossOrigin(app, settings.cors_origins)
-    return app
+    return app if tokens is not None and settings.allowed_hosts is None else OwnHosts(app, settings)
 
 
 class Guarded:
@@ -90,7 +85,7 @@ class Guarded:
         self._tokens = tokens
         self._own = own
         self._clock = clock
-        self._named = NamedOnce(clock)
+        self._refused = RefusedRequests(clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in OPEN:
@@ -129,7 +124,7 @@ class Guarded:
             if not all(map(grant.covers, needs)):
                 raise _out_of_scope(grant, needs)
         except Problem as problem:
-            self._report(scope, problem)
+            self._refused.report(scope, problem)
             raise
         return grant
 
@@ -157,17 +152,6 @@ class Guarded:
             fact = f"The token of {grant.name!r} has expired."
             raise _unauthorized("token_expired", fact, "Ask the operator of the app for a new one.", _INVALID)
         return grant
-
-    def _report(self, scope: Scope, problem: Problem) -> None:
-        """Counts a refusal. One warning per address and minute: whoever is refused may ask all the time."""
-        _refused.labels(problem.error).inc()
-        where = address(scope)
-        if self._named.first(where):
-            _LOG.warning(
-                "refused a request from %s: %s More requests from there are counted, and named once per minute.",
-                where,
-                problem.message,
-            )
 
 
 _INVALID: Final = 'Bearer error="invalid_token"'

@@ -6,7 +6,7 @@ from typing import Any, Final
 _STATUSES: Final = {
     400: "The request can't be used.",
     401: "There is no valid token.",
-    403: "The token isn't for this.",
+    403: "The token isn't for this, or the request names a host or an origin that is not accepted.",
     404: "There is no such store, key, hold or path.",
     408: "The body didn't arrive in time.",
     410: "The version is gone.",

@@ -1,5 +1,6 @@
 """The section `rest`: where instances answer queries over HTTP, whom they answer, and how much at a time."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -7,6 +8,8 @@ from holdfast.errors import SettingsError
 from holdfast.settings.declare import Between, InKafkaStreams, Section
 from holdfast.settings.units import Duration, Size
 
+ANY_HOST = "*"
+_HOST_NAME = re.compile(r"[^\s:/*]+|\*")
 _NO_HTTP = InKafkaStreams("none: Kafka Streams has no HTTP server")
 
 
@@ -63,6 +66,14 @@ class RestSettings(Section):
         str | None,
         "The origins whose pages may ask from a browser, separated by commas, such as `https://dash.example.com`; `*` "
         "is every page. If not set, browsers let no page of another origin read an answer.",
+        _NO_HTTP,
+    ] = None
+    allowed_hosts: Annotated[
+        str | None,
+        "The host names by which clients may ask, separated by commas, such as that of a proxy which passes on its own "
+        "`Host`; `*` is every name. Addresses, `localhost` and `rest.host` need not be named. If not set, other names "
+        "are refused where clients don't authenticate and only this machine reaches `rest.host`, and accepted "
+        "elsewhere. See docs/security.md.",
         _NO_HTTP,
     ] = None
     max_body: Annotated[
@@ -143,6 +154,11 @@ class RestSettings(Section):
         super().__post_init__()
         if self.tokens is not None and self.tokens_file is not None:
             raise SettingsError("rest.tokens and rest.tokens_file are both set. Remove one of them.")
+        if self.allowed_hosts is not None and not all(map(_HOST_NAME.fullmatch, self.host_names)):
+            raise SettingsError(
+                f"rest.allowed_hosts = {self.allowed_hosts} must be names of hosts, without https:// and without a "
+                "port, separated by commas, such as state.example.com; or *."
+            )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             missing = "rest.tls_cert_file" if self.tls_cert_file is None else "rest.tls_key_file"
             raise SettingsError(f"{missing} must be set too: HTTPS needs a certificate and its key.")
@@ -151,6 +167,13 @@ class RestSettings(Section):
                 "rest.tls_ca_file is set without rest.tls_cert_file and rest.tls_key_file: clients show certificates "
                 "over HTTPS only. Set all three, or remove it."
             )
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The names in `allowed_hosts`."""
+        return (
+            () if self.allowed_hosts is None else tuple(each.strip() for each in self.allowed_hosts.lower().split(","))
+        )
 
     @property
     def authenticates(self) -> bool:
