@@ -1,8 +1,10 @@
 """Endpoints of the user's own: their paths, parameters and answers, and what happens when they fail."""
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -26,6 +28,7 @@ from holdfast.words import TaskId, Version
 from tests.instance.processes import until
 from tests.query import own_functions
 from tests.query.fake_tasks import APP, LEVELS, NUMBERS, SCORES, STATE, FakeHold, FakeTask, Files, World
+from tests.query.instances import serving
 
 FUNCTIONS: list[OwnEndpoint] = [
     own_functions.player,
@@ -279,6 +282,18 @@ def test_code_that_hangs_takes_no_thread_from_others(client: httpx2.Client) -> N
         own_functions.HELD.set()
         for connection in connections:
             connection.close()
+
+
+def test_their_threads_end_with_rest(tmp_path: Path) -> None:
+    app = msgspec.structs.replace(APP, endpoints=SPECS)
+    with serving(tmp_path, app, RestSettings(port=0)) as (_, instance, service):
+        until(lambda: all(each.caught_up for each in instance.hosted()), "it is ready")
+        before = {*threading.enumerate()}
+        assert httpx2.get(f"{service.url}/api/state/players/ann", timeout=30).status_code == 404
+        own = [each for each in threading.enumerate() if each not in before and "endpoints" in each.name]
+        assert own
+        service.stop()
+        until(lambda: not any(each.is_alive() for each in own), "they have ended")
 
 
 def test_tokens_need_the_scopes_of_the_stores_that_an_endpoint_reads(world: World) -> None:

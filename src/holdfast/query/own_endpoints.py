@@ -79,6 +79,10 @@ class OwnEndpoints:
         self._entries = self._made(reader.app)
         self._loading: asyncio.Task[None] | None = None
 
+    def close(self) -> None:
+        """Ends its threads. A function that hangs keeps its own until it returns."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._file is not self._reader.app and self._loading is None:
             self._loading = asyncio.ensure_future(self._load())

@@ -7,6 +7,7 @@ document. Requests are counted and timed by path.
 import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -61,8 +62,12 @@ def create_app(
     workers: Workers | None = None,
     quick: bool = True,
     settings: RestSettings = _DEFAULTS,
+    closing: ExitStack | None = None,
 ) -> ASGIApp:
-    """The ASGI application. Without `quick`, the endpoints answer every request; only tests need that."""
+    """The ASGI application. Without `quick`, the endpoints answer every request; only tests need that.
+
+    `closing` gets what has to be closed after the last request: the threads of the user's own endpoints.
+    """
     kinds, showing = Kinds(reader.specs.all()), Showing(reader.specs)
     operations = operations_of(
         reader,
@@ -83,6 +88,8 @@ def create_app(
     )
     app.router.redirect_slashes = False  # a key may end with a slash
     own = OwnEndpoints(reader, kinds, app)
+    if closing is not None:
+        closing.callback(own.close)
     limited, keys = Limited(own, settings), KeyAnswers(reader, kinds, showing.renderer)
     quickly = KeysFirst(keys, limited, REQUESTS.observer(KEYS_PATH.replace(":any", "")))
     addressed = Addressed(quickly if quick else limited, lambda: reader.app)

@@ -4,6 +4,7 @@ The companion is stopped before the instance, so no request gets a replica that 
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import AppStateMessage
@@ -29,6 +30,7 @@ class RestService:
         self.reader = StoreReader(instance.source, self._tasks, max_page=rest.max_page)
         self.watches = Watches(instance.source, self.reader.specs)
         self._workers = Workers(instance.config.sql)
+        self._closing = ExitStack()
         app = create_app(
             self.reader,
             lambda: state_of(instance),
@@ -36,6 +38,7 @@ class RestService:
             watches=self.watches,
             workers=self._workers,
             settings=rest,
+            closing=self._closing,
         )
         self._server = bind(app, rest)
         self.url = self._server.url
@@ -52,6 +55,7 @@ class RestService:
         self._server.stop()
         self.watches.close()
         self._workers.close()
+        self._closing.close()
         self.reader.close()
         self._tasks.close()
 
