@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -124,6 +125,8 @@ def wrong(stores: hf.StoreViews, what: str) -> Any:
     match what:
         case "raises":
             raise RuntimeError("too bad")
+        case "file":
+            return Path("/etc/holdfast/none").read_text()
         case "exits":
             sys.exit("closed")
         case "interrupts":

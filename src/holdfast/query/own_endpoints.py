@@ -31,7 +31,7 @@ from holdfast.query.measuring import ANSWERED, REQUESTS
 from holdfast.query.opening import OpenStores, ReadSource
 from holdfast.query.own_documents import OwnDocument, own_document
 from holdfast.query.own_views import views_of
-from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
+from holdfast.query.problems import Problem, answer_problem, json_response, of_users_code, problem_of
 from holdfast.query.queries import Kinds
 from holdfast.query.reader import StoreReader
 from holdfast.query.render import to_json
@@ -171,7 +171,8 @@ class OwnEndpoints:
             except _RAISED as error:
                 if isinstance(error, HoldfastError) and error.category is not ErrorCategory.INVALID:
                     raise  # of the stores: they are being restored, say
-                raise _failed(endpoint, error) from error
+                what = f"The endpoint {endpoint.path}"
+                raise of_users_code("endpoint_failed", what, endpoint.place, error) from error
 
         source, answer = self._reader.answer(self._reader.places_of(*endpoint.reads), called, stays=True)
         headers = source_headers(source)
@@ -239,12 +240,3 @@ def _rendered(answer: Any) -> Any:
     rendered = to_json(msgspec.to_builtins(answer, builtin_types=_AS_THEY_ARE))
     msgspec.json.encode(rendered)  # half a character in a text, say, is an error of the endpoint, not of the answer
     return rendered
-
-
-def _failed(endpoint: OwnEndpoint, error: BaseException) -> Problem:
-    return Problem(
-        500,
-        "endpoint_failed",
-        f"The endpoint {endpoint.path} raised {type(error).__name__}: {error}",
-        f"Fix {endpoint.place}; the instance's log has the trace.",
-    )

@@ -4,8 +4,8 @@ Every answer that isn't a success has a JSON body with three members: `error`, a
 programs may compare; `message`, the fact for people; `what_to_do`. Some have more, such as the names of all stores. The
 status says who has to act: 4xx the client, 503 nobody (ask again, with Retry-After), 500 the operator.
 
-The texts of other parts may name files, hosts and the place of the log. They are for operators, so they go into the
-instance's log (`report`), and the answer says so.
+The texts of other parts, and of users' code, may name files, hosts and the place of the log. They are for operators, so
+they go into the instance's log (`report`), and the answer says so.
 """
 
 import logging
@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.chance import new_id
 from holdfast.errors import RESTORE_AGAIN, BadKey, ErrorCategory, HoldfastError
 from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.held_versions import TooManyHolds, TooManyHoldsOfCaller
@@ -34,6 +35,7 @@ from holdfast.words import NOTHING
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1
+_ID_DIGITS = 8
 
 
 @dataclass
@@ -140,6 +142,18 @@ def _restoring(fact: str, version: int, newest: int | None) -> Problem:
     return Problem(503, "restoring", fact, what, more)
 
 
+def of_users_code(name: str, what: str, place: str, error: BaseException) -> Problem:
+    """The answer where code of the user has raised an error, by which the log has its text, its trace and its place.
+
+    The text may name anything: a file, the host of a database, a password in its address.
+    """
+    id_ = new_id()[:_ID_DIGITS]
+    step = f"The instance's log has its text and its trace, by the id {id_}."
+    problem = Problem(500, name, f"{what} raised {type(error).__name__}.", step, {"id": id_})
+    problem.add_note(f"Fix {place}.")
+    return problem
+
+
 def no_such_path(near: Sequence[str] = ()) -> Problem:
     """The answer for a path that nothing is at; `near` are some that are similar."""
     similar = f" Similar ones are {', '.join(near)}." if near else ""
@@ -150,7 +164,8 @@ def no_such_path(near: Sequence[str] = ()) -> Problem:
 def report(error: Exception, problem: Problem, doing: str) -> None:
     """Has the log say what the answer doesn't."""
     if problem.status == 500:
-        log.error("%s failed", doing, exc_info=error)
+        id_ = problem.more.get("id")
+        log.error("%s failed%s", doing, f" ({id_})" if id_ else "", exc_info=error)
     elif problem.error == "not_ready" and not isinstance(error, Problem | NotReady):
         log.warning("%s was not answered: %s", doing, error)
 

@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, SettingsError, TopologyError
 from holdfast.query.keytext import BadKeyText, parse_key
 from holdfast.query.opening import OpenPart, OpenStores
 from holdfast.query.paging import MergedPage, PageLimits, read_page
-from holdfast.query.problems import Problem
+from holdfast.query.problems import Problem, of_users_code
 from holdfast.query.render import answered, to_json
 from holdfast.query.store_specs import StoreSpecs
 from holdfast.query.wanted import while_wanted
@@ -218,7 +218,7 @@ class AskedQuery(ABC):
 
     @contextmanager
     def _users_code(self) -> Iterator[None]:
-        """A user's own query may raise anything: the answer then names the function to fix."""
+        """A user's own query may raise anything: the log then names the function to fix."""
         try:
             yield
         except (HoldfastError, Problem, GeneratorExit):
@@ -226,13 +226,9 @@ class AskedQuery(ABC):
         except BaseException as error:
             if not self._is_users_own:
                 raise
-            raise Problem(
-                500,
-                "query_failed",
-                f"The query {self._query.name!r} of store {self._spec.name!r} raised {type(error).__name__}: {error}",
-                f"Fix {self._query.items.__module__}.{self._query.items.__qualname__}; the instance's log has the "
-                "trace.",
-            ) from error
+            what = f"The query {self._query.name!r} of store {self._spec.name!r}"
+            place = f"{self._query.items.__module__}.{self._query.items.__qualname__}"
+            raise of_users_code("query_failed", what, place, error) from error
 
 
 class Asked(AskedQuery):

@@ -193,7 +193,10 @@ def _own_kind(spec: StoreSpec) -> type[Store[Any, Any]]:
     try:
         return store_class(spec.kind)
     except TopologyError as error:
-        raise NotAsColumns(f"store {spec.name!r} can't be a table on this instance: {error}") from error
+        raise NotAsColumns(
+            f"store {spec.name!r} is of the app's own kind {spec.kind}, which this instance can't import; its log says "
+            f"why. Make the module {spec.kind.partition(':')[0]} importable where it runs, and restart it."
+        ) from error
 
 
 def _own_schema(spec: StoreSpec) -> Schema:
