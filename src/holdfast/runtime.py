@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,7 +20,7 @@ from holdfast import faults
 from holdfast.batches import BatchRunner, RunningQuery, count_commit, start_query
 from holdfast.clock import Clock, SteadyClock
 from holdfast.driver_metrics import DriverMetrics
-from holdfast.ending import BATCH, QUERY, SINKS, Ending
+from holdfast.ending import BATCH, SINKS, Ending
 from holdfast.errors import Interrupted
 from holdfast.group.rebalances import RebalanceEvent
 from holdfast.group.rules import everywhere
@@ -42,6 +41,7 @@ from holdfast.log.notes import clock_notes, sink_notes
 from holdfast.log.objects import Storage
 from holdfast.log.starting import StartPlan, plan_start
 from holdfast.log.storage import open_storage
+from holdfast.loops import Loops
 from holdfast.pausing import Pausing
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.due import due_of
@@ -230,8 +230,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         ending=ending,
         is_paused=lambda: pausing.paused,
     )
-    threads: list[threading.Thread] = []
-    closing.callback(_join, threads, ending)
+    loops = Loops(ending)
+    closing.callback(loops.join)
 
     def start_again() -> StreamingQuery:
         return start_query(app.id, tasks.query_frame, batches)
@@ -242,16 +242,11 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         raise Interrupted("The app was told to stop before it had started.")
     pausing.look()
     cleaner = _cleaner(app, log, leadership)
-    loops = {
-        "query": query.watch,
-        "idle": idle.run,
-        "pausing": pausing.watch,
-        "cleaner": lambda: clean_log(cleaner, settings.log.clean_interval, ending, app.alert),
-        "leadership": lambda: watch_leadership(leadership, ending, free),
-    }
-    for name, body in loops.items():
-        threads.append(threading.Thread(target=body, name=f"holdfast-{name}", daemon=True))
-        threads[-1].start()
+    loops.start("query", query.watch)
+    loops.start("idle", idle.run)
+    loops.start("pausing", pausing.watch)
+    loops.start("cleaner", lambda: clean_log(cleaner, settings.log.clean_interval, ending, app.alert))
+    loops.start("leadership", lambda: watch_leadership(leadership, ending, free))
     return RunningApp(
         log=log,
         sinks=sinks,
@@ -393,9 +388,3 @@ def _locations(app: Description, log: Log, instances: Instances) -> StateLocatio
         deadline=app.settings.batch.read_deadline,
         retry=app.settings.retry,
     )
-
-
-def _join(threads: Sequence[threading.Thread], ending: Ending) -> None:
-    for thread in threads:
-        if thread is not threading.current_thread():
-            thread.join(ending.left(QUERY))
