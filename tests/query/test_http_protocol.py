@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.query import http_protocol
 from holdfast.query.http_protocol import Headers
+from holdfast.query.problems import answer_problem
 from holdfast.query.server import RestServer, serve
 from holdfast.settings.rest import RestSettings
 from tests.instance.processes import until
@@ -282,16 +287,29 @@ def test_a_client_that_reads_nothing_does_not_delay_a_stop(rest: RestServer) -> 
         assert not rest.running
 
 
-def test_a_connection_lives_on_after_an_error_that_was_answered() -> None:
-    async def failing(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 500, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b'""'})
-        raise ValueError("raised again, as Starlette does")
+def test_a_connection_lives_on_after_an_error_that_was_answered(caplog: pytest.LogCaptureFixture) -> None:
+    async def failing(request: Request) -> Response:
+        raise ValueError("raised again by Starlette")
 
-    with serve(failing, port=0) as rest, connected(rest) as connection:
+    app = Starlette(routes=[Route("/", failing)], exception_handlers={Exception: answer_problem})
+    with serve(app, port=0) as rest, connected(rest) as connection:
         for _ in range(2):
             connection.socket.sendall(get("/"))
             assert connection.answer()[0] == 500
+    assert [record.getMessage() for record in caplog.records] == ["GET / failed"] * 2, "each is logged once"
+
+
+def test_an_error_after_the_answer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def failing(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b'""'})
+        raise ValueError("nobody has seen it")
+
+    with serve(failing, port=0) as rest, connected(rest) as connection:
+        for _ in range(2):
+            connection.socket.sendall(get("/path"))
+            assert connection.answer()[0] == 200
+    assert caplog.text.count("an error after the answer to GET /path") == 2 and "nobody has seen it" in caplog.text
 
 
 def test_a_connection_is_closed_after_an_answer_that_was_cut(caplog: pytest.LogCaptureFixture) -> None:

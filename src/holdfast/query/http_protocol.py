@@ -33,7 +33,7 @@ from uvicorn.server import ServerState
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.query.limits import LookupLimit
-from holdfast.query.problems import RETRY_AFTER_SECONDS, Problem
+from holdfast.query.problems import REPORTED, RETRY_AFTER_SECONDS, Problem
 
 log = logging.getLogger(__name__)
 
@@ -322,9 +322,11 @@ async def _until_answered(app: Any, cycle: RequestResponseCycle, scope: Any, rec
     """
     try:
         await app(scope, receive, send)
-    except Exception:
+    except Exception as error:
         if not cycle.response_complete:
             raise
+        if scope.get(REPORTED) is not error:
+            log.exception("an error after the answer to %s %s", scope["method"], scope["path"])
     if not cycle.response_complete:
         cycle.disconnected = True
         cycle.transport.abort()

@@ -35,6 +35,8 @@ from holdfast.words import NOTHING
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1
+REPORTED = "holdfast.reported"
+"""In the scope of a request: the error that was answered, and is in the log if it has to be."""
 _ID_DIGITS = 8
 
 
@@ -176,6 +178,7 @@ async def answer_problem(request: Request, error: Exception) -> Response:
         error = error.among(visible(request.scope, error.stores))
     problem = problem_of(error)
     report(error, problem, f"{request.method} {request.url.path}")
+    request.scope[REPORTED] = error
     response = problem.response()
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
