@@ -228,7 +228,8 @@ def test_a_frozen_server_loses_its_roles_before_its_session_ends_and_keeps_its_r
         restores, before = len(a.restores()), generations.follow()
         assert before is not None and "doesn't answer" not in before.reason
         with a.frozen():
-            until(lambda: {*app.actives().values()} == {b.address}, "the standbys are active")
+            until(lambda: {*app.actives().values()} == {b.address}, "the standbys are asked")
+            until(lambda: generations.follow() != before, "the next generation, in which they are active")
             assert (after := generations.follow()) is not None
             assert after.reason.startswith("a doesn't answer")
             assert after.members == before.members

@@ -13,10 +13,11 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceDamaged, InstanceUnavailable
 from holdfast.instance.read_views import ReadView
 from holdfast.log.appfile import AppSpec, EndpointSpec
-from holdfast.query.problems import problem_of
+from holdfast.query.problems import problem_of, report
 from holdfast.query.rest import create_app
 from holdfast.query.server import serve
 from holdfast.query.service import RestService
+from holdfast.query.wanted import NobodyWaits
 from holdfast.settings.rest import RestSettings
 from holdfast.stores.engines.base import DamagedState
 from tests.instance.processes import until
@@ -104,3 +105,10 @@ def test_what_cannot_be_imported_is_answered_without_its_file(
     assert [answer.json()["error"] for answer in answers] == ["endpoint_not_found", "kind_not_found"]
     assert not [answer.text for answer in answers if str(tmp_path) in answer.text]
     assert str(tmp_path) in caplog.text
+
+
+def test_a_client_that_leaves_is_not_worth_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    gone, refused = NobodyWaits("the client has left."), Closed("the replica is closed.")
+    for error in (gone, refused):
+        report(error, problem_of(error), "a scan")
+    assert [record.getMessage() for record in caplog.records] == ["a scan was not answered: the replica is closed."]

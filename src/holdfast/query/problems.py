@@ -29,6 +29,7 @@ from holdfast.query.keytext import BadKeyText
 from holdfast.query.store_specs import UnknownStore
 from holdfast.query.task_reader import NotFresh, NotHere, NotReady, Restoring, TooLarge, VersionGone
 from holdfast.query.value_columns import NotAsColumns
+from holdfast.query.wanted import NobodyWaits
 from holdfast.sql.errors import SqlBusy, SqlError, SqlMissing
 from holdfast.words import NOTHING
 
@@ -168,7 +169,7 @@ def report(error: Exception, problem: Problem, doing: str) -> None:
     if problem.status == 500:
         id_ = problem.more.get("id")
         log.error("%s failed%s", doing, f" ({id_})" if id_ else "", exc_info=error)
-    elif problem.error == "not_ready" and not isinstance(error, Problem | NotReady):
+    elif problem.error == "not_ready" and not isinstance(error, Problem | NotReady | NobodyWaits):
         log.warning("%s was not answered: %s", doing, error)
 
 
