@@ -172,7 +172,7 @@ def test_a_request_that_ends_while_a_version_is_being_held_holds_nothing(leaves:
     with serve(app, port=0) as server:
         if leaves:
             with socket.create_connection((server.host, server.port)) as client:
-                client.sendall(b"POST /v1/stores/numbers/hold HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+                client.sendall(b"POST /v1/stores/numbers/hold HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
                 assert task.reached.wait(30)
         else:
             assert httpx2.post(f"{server.url}/v1/stores/numbers/hold").json()["error"] == "timed_out"

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast import metrics
 from holdfast.cli import app as command
-from holdfast.client.errors import HostRefused, OriginRefused, refused
+from holdfast.client.errors import HostRefused, OriginRefused
+from holdfast.client.refusals import refused
 from holdfast.errors import SettingsError
 from holdfast.query.http_protocol import quick_answers_of
 from holdfast.query.rest import create_app

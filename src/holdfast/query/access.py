@@ -132,7 +132,7 @@ class Guarded:
         """For what a request turns out to need. A refusal is raised, and counted."""
         if not all(map(grant.covers, needs)):
             problem = _out_of_scope(grant, needs)
-            self._report(scope, problem)
+            self._refused.report(scope, problem)
             raise problem
 
     def _granted(self, headers: Iterable[tuple[bytes, bytes]]) -> Grant:
