@@ -297,8 +297,8 @@ class GroupInstances:
             for task in () if status is None else status.tasks:
                 if (task.readable_to or 0) >= version:
                     seen.add(task.task)
-                # One that is being restored isn't read: its instance asks another one.
-                elif task.phase is Phase.RUNNING:
+                # One that is restored isn't read, and one that fails again and again isn't waited for.
+                elif task.readable and task.failures < self._settings.retry.attempts:
                     behind = True
         return not behind and generation.tasks.keys() <= seen
 

@@ -67,6 +67,11 @@ class HostedTask:
         """Whether the replica is up to date, so that a key it doesn't have doesn't exist."""
         return self.progress.phase is Phase.RUNNING
 
+    @property
+    def readable(self) -> bool:
+        """Whether lookups may read it: it has caught up since it was opened, and may be behind again."""
+        return self.progress.readable
+
     def count_lookup(self, store: str, key: bytes) -> None:
         """Counts a lookup of one key. Every 64th stands for 64: the others cost 0.1 us of the 8 of a local read."""
         self._lookups += 1
@@ -297,7 +302,7 @@ class Instance:
         with self._rebuilding:
             hosted = self._hosted.get(task)
             # Many readers may find the same damage; the first one has it repaired.
-            if hosted is not None and hosted.caught_up:
+            if hosted is not None and hosted.readable:
                 self.updater.restore_again(task)
                 hosted.replica.rebuild(error)
                 self.updater.restore_again(task)
@@ -371,6 +376,7 @@ class Instance:
             error=progress.error or next(filter(None, (loop.error(task) for loop in self._loops)), None),
             failures=progress.failures,
             error_category=progress.error_category,
+            readable=progress.readable,
         )
 
     def _share_memory(self) -> None:

@@ -142,6 +142,8 @@ class TaskStatus(msgspec.Struct, frozen=True):
     failures: int = 0
     """How many updates in a row have failed."""
     error_category: ErrorCategory | None = None
+    readable: bool = False
+    """Whether lookups may read it. One that has been caught up since it was opened is read, also while it is behind."""
 
 
 class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -199,7 +199,8 @@ class StateService(_ServerBase):
             )
         task = TaskId.parse(ask.task)
         replica = self._instance.replica(task)
-        if ask.version is None and not self._instance.caught_up(task):
+        hosted = self._instance.hosted_task(task)
+        if ask.version is None and not (hosted is not None and hosted.readable):
             raise VersionNotAvailable.of(task, None, replica.published.range, "it is being restored")
         if ask.store not in replica.stores:
             raise messages.InstanceRefused(

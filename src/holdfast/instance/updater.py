@@ -3,8 +3,9 @@
 One thread looks for new versions, which the driver reports or the log shows. A few others apply them, so several tasks
 restore in parallel. They take the tasks in turns, the one furthest behind first: all tasks pass through the same few
 versions at about the same time, so each commit is read once for all of them. A replica that fails is suspended and
-tried again after a pause that grows; a failure is reported once, not at every attempt. Tasks come and go while the loop
-runs. Nothing here ends the process.
+tried again after a pause that grows; a failure is reported once, not at every attempt. Its engines are opened again
+only if they have failed themselves. Where the log can't be read, a replica that has caught up once keeps what it has
+published, however far behind it is. Tasks come and go while the loop runs. Nothing here ends the process.
 
 `step` looks once, and the calls that it submits apply what it found. `start` runs it in a thread; the simulator of the
 tests calls it itself, and runs the submitted calls itself.
@@ -25,11 +26,13 @@ from holdfast.instance.config import Phase
 from holdfast.instance.events import Events, TaskEvent, described, report_problem
 from holdfast.instance.following import follow
 from holdfast.instance.log_reader import LogReader
+from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.instance.replica import Replica
 from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.log.commits import Commit
 from holdfast.retry import backoff
 from holdfast.settings.sections import RestoreSettings, RetrySettings
+from holdfast.stores.engines.base import StateError
 from holdfast.words import NOTHING, TaskId, Version
 
 _LOG = logging.getLogger(__name__)
@@ -49,14 +52,20 @@ class TaskProgress:
     report: RestoreReporter
     phase: Phase = Phase.RESTORING
     busy: bool = False
-    probed: bool = False
+    caught_up_in: int | None = None
+    """The opening of the replica in which it was last caught up, and each of its stores read once."""
     failures: int = 0
     retry_at: float = 0.0
     error: str | None = None
     error_category: ErrorCategory | None = None
 
     def behind(self, target: Version) -> bool:
-        return self.replica.version < target or self.replica.published.version is None or not self.probed
+        return self.replica.version < target or self.replica.published.version is None or not self.readable
+
+    @property
+    def readable(self) -> bool:
+        """Whether it has been caught up since it was opened, so that a key it didn't have then didn't exist."""
+        return self.caught_up_in == self.replica.openings
 
     @property
     def turn(self) -> int:
@@ -150,7 +159,7 @@ class ReplicaUpdater:
         """A replica was, or will be, opened again: it has to be caught up and read once more."""
         with self._lock:
             if (progress := self._tasks.get(task)) is not None:
-                progress.probed = False
+                progress.caught_up_in = None
                 progress.phase = Phase.RESTORING
                 self._wake()
 
@@ -317,11 +326,17 @@ class ReplicaUpdater:
             self._enter(progress, Phase.RESTORING)
             report.started(replica.version, target)
         replica.catch_up(target, report, pause_at=Version((progress.turn + 1) * TURN))
+        opening = replica.openings
         if replica.version < target:
             return
-        if not progress.probed:
-            replica.probe()
-            progress.probed = True
+        if not progress.readable:
+            try:
+                replica.probe()
+            except VersionNotAvailable:
+                if replica.openings == opening:
+                    raise
+                return  # it was opened again meanwhile
+            progress.caught_up_in = opening
         report.ended(replica.version)
         progress.failures, progress.error, progress.error_category, progress.retry_at = 0, None, None, 0.0
         self._enter(progress, Phase.RUNNING)
@@ -333,7 +348,7 @@ class ReplicaUpdater:
 
     def _suspend(self, progress: TaskProgress, error: BaseException, opening: int) -> None:
         progress.failures += 1
-        if progress.failures > 1 and isinstance(error, HoldfastError) and progress.replica.is_open:
+        if progress.failures > 1 and isinstance(error, StateError) and progress.replica.is_open:
             self._recover(progress.replica, opening)
         progress.retry_at = self._clock.monotonic() + backoff(progress.failures, self._retry, self._random)
         if described(error) != progress.error:

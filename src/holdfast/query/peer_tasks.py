@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
-from holdfast.instance.config import Phase, Role
+from holdfast.instance.config import Role
 from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.held_versions import HoldTerms
 from holdfast.instance.messages import HeldVersion, InstanceUnavailable, InstanceUnreachable
@@ -29,7 +29,6 @@ from holdfast.query.task_reader import (
     NotFresh,
     ReadInterrupted,
     ReadNeeds,
-    Restoring,
     Served,
     TaskStore,
 )
@@ -136,7 +135,6 @@ class PeerTask:
         addresses: Sequence[str],
         connect: Callable[[str], StateClient],
         task: TaskId,
-        newest: Callable[[], Version],
         reads: MonotonicReads,
         unanswering: Unanswering,
     ) -> None:
@@ -144,7 +142,6 @@ class PeerTask:
         self._connect = connect
         self._clients: dict[str, StateClient] = {}
         self._task = task
-        self._newest = newest
         self._reads = reads
         self._unanswering = unanswering
 
@@ -247,7 +244,6 @@ class PeerTask:
         found = self._checked(read(client, None), needs)
         if found.version < (wanted := max(seen, needs.at_least)):
             found = read(client, wanted)  # it is committed: the replica catches up
-        self._check_running(client, found.version)
         self._reads.record(found.version, seen)
         return found
 
@@ -258,11 +254,3 @@ class PeerTask:
                 "doesn't answer. Ask again in a moment, or without require=active."
             )
         return found
-
-    def _check_running(self, client: StateClient, version: Version) -> None:
-        # An answer at the newest version that is known here isn't from a restoring replica. Only after an older answer
-        # the other instance is asked for its phase: mostly it is one version behind because it is just applying it.
-        if version < self._newest():
-            for task in client.status().tasks:
-                if task.task == str(self._task) and task.phase is not Phase.RUNNING:
-                    raise Restoring(self._task, f" at {client.address}", task.version, self._newest())

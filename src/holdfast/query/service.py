@@ -68,7 +68,7 @@ def state_of(instance: Instance) -> AppStateInfo:
             task=str(hosted.replica.task),
             phase=hosted.progress.phase.value,
             version=hosted.replica.version,
-            ready=hosted.caught_up,
+            ready=hosted.readable,
             error=hosted.progress.error,
         )
         for hosted in instance.hosted()

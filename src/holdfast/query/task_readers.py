@@ -1,8 +1,9 @@
 """The readers of all tasks of an app, as one instance has them: its own replicas, then those of other instances.
 
-No replica is read that is being restored. Such a replica has versions too, old or empty ones, and would answer that no
-key exists. Reads are monotonic: a task that has answered at version 7 doesn't answer at version 6 later, whatever
-happened to its replica in between, and whichever replica answers.
+No replica is read that hasn't caught up since it was opened. Such a replica has versions too, old or empty ones, and
+would answer that no key exists. One that has caught up once is read however far behind it is: what a request says about
+freshness decides whether its answer will do. Reads are monotonic: a task that has answered at version 7 doesn't answer
+at version 6 later, whatever happened to its replica in between, and whichever replica answers.
 """
 
 import logging
@@ -59,7 +60,7 @@ class LocalTask:
         return self._replica.published.version or NOTHING
 
     def is_behind(self, version: Version, needs: ReadNeeds) -> bool:
-        waits = self.hosted.caught_up and (not needs.active or self.hosted.role is Role.ACTIVE)
+        waits = self.hosted.readable and (not needs.active or self.hosted.role is Role.ACTIVE)
         return waits and self.newest < version
 
     def get(self, store: str, key: bytes, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> KeyRead:
@@ -112,7 +113,7 @@ class LocalTask:
                 f"task {self._replica.task} has no store {store!r} here: it was added after this instance opened the "
                 "task. Restart the app."
             )
-        if not self.hosted.caught_up:
+        if not self.hosted.readable:
             raise Restoring(self._replica.task, "", self._replica.version, self._instance.source.newest_known)
 
     def _wait(self, version: Version | None, needs: ReadNeeds) -> None:
@@ -195,7 +196,7 @@ class OthersFirst:
             yield found
 
     def _instead(self, error: HoldfastError) -> LocalTask:
-        if not (is_retryable(error) and self._here.hosted.caught_up):
+        if not (is_retryable(error) and self._here.hosted.readable):
             raise error
         return self._here
 
@@ -224,7 +225,7 @@ class TaskReaders:
         reads = self._reads.get(task) or self._reads.setdefault(task, MonotonicReads(task))
         if (
             hosted is not None
-            and hosted.caught_up
+            and hosted.readable
             and (hosted.replica.published.version or NOTHING) >= max(reads.seen, needs.at_least)
             and (not needs.active or hosted.role is Role.ACTIVE)
             and (needs.exact is None or hosted.replica.published.has(needs.exact))
@@ -249,8 +250,7 @@ class TaskReaders:
             self._forget_former()
             peer = self._peers.get(task)
             if peer is None or peer.addresses != addresses:
-                source = self._instance.source
-                peer = PeerTask(addresses, self._client, task, lambda: source.newest_known, reads, self._unanswering)
+                peer = PeerTask(addresses, self._client, task, reads, self._unanswering)
                 self._peers[task] = peer
             return peer
 

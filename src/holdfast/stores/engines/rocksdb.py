@@ -154,26 +154,29 @@ class RocksEngine:
         return pa.concat_arrays(found) if found else pa.array([], type=pa.binary())
 
     def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
-        with self._lock, translated(self._path):
+        with self._lock:
             db = self._open_db()
             self._outdate_views()
             faults.point("apply.before")
             before, last_changes = self.mark(), self._last_changes()
             changed: list[str] = []
             self._marks = FamilyMark(mark_before_changes(before, mark), last_changes)
-            for family, change in changes:
-                self._family(family)
-                if family not in changed:
-                    changed.append(family)
-                    self._marks_counted[family] += 2
-                    self._write_batch(db, partial(self._mark_batch, [family], self._marks))
-                for keys, values in change.in_key_order().chunks():
-                    self._write_batch(db, partial(self._chunk, family, keys, values))
-                    faults.point("apply.middle")
-            after = FamilyMark(mark_after_changes(before, mark), last_changes | dict.fromkeys(changed, mark.version))
-            self._write_batch(db, partial(self._mark_batch, changed, after, engine=True))
-            self._marks = after
-            faults.point("apply.after")
+            for family, change in changes:  # which may read the log: its errors aren't those of this engine
+                with translated(self._path):
+                    self._family(family)
+                    if family not in changed:
+                        changed.append(family)
+                        self._marks_counted[family] += 2
+                        self._write_batch(db, partial(self._mark_batch, [family], self._marks))
+                    for keys, values in change.in_key_order().chunks():
+                        self._write_batch(db, partial(self._chunk, family, keys, values))
+                        faults.point("apply.middle")
+            now_changed = dict.fromkeys(changed, mark.version)
+            with translated(self._path):
+                after = FamilyMark(mark_after_changes(before, mark), last_changes | now_changed)
+                self._write_batch(db, partial(self._mark_batch, changed, after, engine=True))
+                self._marks = after
+                faults.point("apply.after")
         self._flush_large_buffers()
 
     def _flush_large_buffers(self) -> None:
