@@ -10,13 +10,15 @@ restarted process) share `backoff`.
 
 import itertools
 import logging
+import math
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
 from holdfast import metrics
 from holdfast.chance import SYSTEM_RANDOM, Random
-from holdfast.clock import SYSTEM_CLOCK
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.settings.sections import RetrySettings
 
@@ -45,6 +47,31 @@ def backoff(failures: int, settings: RetrySettings, random: Random = SYSTEM_RAND
     return random.uniform(bound / 2, bound)
 
 
+class WarnedRarely:
+    """Warns of the first failure of a kind and then of one per minute. During an outage every call fails many times.
+
+    The others are logged for those who look for them, and all of them are counted in `holdfast_retries`.
+
+    >>> warned, error = WarnedRarely(), HoldfastError()
+    >>> [logging.getLevelName(warned.level(error)) for _ in range(3)]
+    ['WARNING', 'DEBUG', 'DEBUG']
+    """
+
+    def __init__(self, seconds: float = 60.0, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._last: dict[type[HoldfastError], float] = {}
+        self._lock = threading.Lock()
+
+    def level(self, error: HoldfastError) -> int:
+        now = self._clock.monotonic()
+        with self._lock:
+            if now - self._last.get(type(error), -math.inf) < self._seconds:
+                return logging.DEBUG
+            self._last[type(error)] = now
+            return logging.WARNING
+
+
 def retrying(
     fn: Callable[[], T],
     settings: RetrySettings,
@@ -53,11 +80,12 @@ def retrying(
     sleep: Callable[[float], None] = SYSTEM_CLOCK.sleep,
     random: Random = SYSTEM_RANDOM,
     may_pass: Callable[[HoldfastError], bool] = is_retryable,
+    warned: WarnedRarely | None = None,
 ) -> T:
     """Calls `fn` until it works, fails with an error that can't be retried, or reaches the limit.
 
     The limit is `settings.attempts`, or `deadline` if one is given. `sleep` can be an event's `wait`, so that stopping
-    doesn't wait for a retry.
+    doesn't wait for a retry. `warned` is shared by calls that fail together.
 
     >>> from holdfast.errors import StorageUnavailable
     >>> answers = iter([StorageUnavailable("no answer"), "here"])
@@ -81,6 +109,7 @@ def retrying(
             if over or not may_pass(error):
                 raise
             _retries.labels(type(error).__name__).inc()
-            _log.warning("attempt %d failed, next in %.2f s: %s", failures, wait, error)
+            level = logging.WARNING if warned is None else warned.level(error)
+            _log.log(level, "attempt %d failed, next in %.2f s: %s", failures, wait, error)
         sleep(wait)
     raise AssertionError("unreachable")

@@ -147,6 +147,18 @@ def test_an_unreachable_server_is_an_error_after_retries(s3_server: s3.S3Server)
     assert raised.value.category is ErrorCategory.RETRY
 
 
+def test_an_outage_is_warned_of_once_a_minute(s3_server: s3.S3Server, caplog: pytest.LogCaptureFixture) -> None:
+    options = {**s3_server.options, "endpoint": "http://127.0.0.1:9"}
+    storage = open_storage(f"{s3_server.url}/x", options, retry=QUICK)
+    texts = set()
+    for _ in range(3):
+        with pytest.raises(StorageUnavailable) as raised:
+            storage.get("a")
+        texts.add(str(raised.value))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert len(texts) == 1, "so that who keeps trying can report it once"
+
+
 @pytest.mark.parametrize(
     ("url", "options", "message"),
     [

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from holdfast.errors import StorageUnavailable
 from holdfast.log.objects import Names, ObjectMissing, Put, StorageFull, StorageRefused
-from holdfast.retry import DEFAULT_RETRY, retrying
+from holdfast.retry import DEFAULT_RETRY, WarnedRarely, retrying
 from holdfast.settings.sections import RetrySettings
 from holdfast.stores.folders import sync_folder
 
@@ -52,6 +52,7 @@ class LocalStorage:
         self._temporary = self._root / ".tmp"
         self._fsync = fsync
         self._retry = retry
+        self._warned = WarnedRarely()
         self._durable: set[Path] = set()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -213,7 +214,7 @@ class LocalStorage:
                 yield name
 
     def _attempt(self, name: str, call: Callable[[], T], *, writes: bool = False) -> T:
-        return retrying(lambda: self._translated(name, call, writes), self._retry)
+        return retrying(lambda: self._translated(name, call, writes), self._retry, warned=self._warned)
 
     def _translated(self, name: str, call: Callable[[], T], writes: bool) -> T:
         try:

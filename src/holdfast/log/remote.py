@@ -29,7 +29,7 @@ from obstore.store import MemoryStore, from_url
 from holdfast.errors import SettingsError, StorageUnavailable
 from holdfast.log.objects import Names, ObjectMissing, Put, StorageFull, StorageRefused
 from holdfast.log.store_options import options_for
-from holdfast.retry import DEFAULT_RETRY, retrying
+from holdfast.retry import DEFAULT_RETRY, WarnedRarely, retrying
 from holdfast.settings.sections import RetrySettings
 from holdfast.settings.units import HIDDEN, redact
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_DURATION = re.compile(r" in [\d.]+(ns|µs|us|ms|s)\b")
 _STATUS = re.compile(r"status code: (\d{3})")
 _SERVERS_WORDS = re.compile(r"<Code>([^<]+)</Code>\s*<Message>([^<]+)</Message>")
 _MACHINES_ROLE = re.compile(r"//169\.254\.|/latest/api/token|/latest/meta-data|//metadata\.google\.|/metadata/identity")
@@ -62,6 +63,7 @@ class RemoteStorage:
         self._place = place
         self._secrets = tuple(sorted((secret for secret in secrets if secret), key=len, reverse=True))
         self._retry = retry
+        self._warned = WarnedRarely()
 
     @property
     def place(self) -> str:
@@ -154,7 +156,7 @@ class RemoteStorage:
                     obstore.delete(self._store, name)
 
     def _attempt(self, name: str, call: Callable[[], T], *, writes: bool = False) -> T:
-        return retrying(lambda: self._translated(name, call, writes), self._retry)
+        return retrying(lambda: self._translated(name, call, writes), self._retry, warned=self._warned)
 
     def _translated(self, name: str, call: Callable[[], T], writes: bool) -> T:
         try:
@@ -192,9 +194,14 @@ class RemoteStorage:
 def _first_line(text: str) -> str:
     """What happened, with the server's code and message in place of its XML.
 
+    Without how long it took, so that the same failure has the same text each time: it is reported once.
+
     >>> _first_line("PUT failed: 404: <?xml?>\\n<Error><Code>NoSuchBucket</Code><Message>It is not there.</Message>")
     'PUT failed: 404: NoSuchBucket: It is not there'
+    >>> _first_line("Error performing GET http://a/b in 881.4µs - 503 Service Unavailable")
+    'Error performing GET http://a/b - 503 Service Unavailable'
     """
+    text = _DURATION.sub("", text)
     line = (text.strip().splitlines() or [""])[0]
     words = _SERVERS_WORDS.search(text)
     if words is None:
