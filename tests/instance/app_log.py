@@ -154,7 +154,7 @@ class Place:
 
     def close(self) -> None:
         for replica in self.opened:
-            if replica._home._lock is not None:
+            if replica._home.is_open:
                 replica.close()
 
     def replica(

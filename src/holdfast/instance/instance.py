@@ -253,10 +253,16 @@ class Instance:
         hosted = self._hosted[task] = HostedTask(replica, role, self.updater.progress_of(replica), snapshotter, check)
         self._divide_memory()
         hosted.progress = self.updater.add(replica)
-        self._flushes.add(task, flushing(replica, self.updater.restore_again))
+        self._flushes.add(task, flushing(replica, self._reopened))
         self._checks.add(task, check.step)
         self._measure(replica)
         return hosted
+
+    def _reopened(self, task: TaskId) -> None:
+        """A replica was, or will be, opened again. Its folder may have been deleted together with this instance's."""
+        if self._home is not None:
+            self._home.keep()
+        self.updater.restore_again(task)
 
     def _shares(self, tasks: int) -> MemoryShares:
         return divided(self.config.memory.limit, tasks=tasks, parallel=self.config.restore.parallel_tasks)
@@ -357,7 +363,7 @@ class Instance:
             return StateService(self, self.credentials.address(host, self.config.port), self.credentials)
 
     def disk_bytes(self, hosted: HostedTask) -> int:
-        with contextlib.suppress(HoldfastError):  # engines that are being opened can't be asked
+        with contextlib.suppress(HoldfastError, OSError):  # engines that are being opened can't be asked
             return hosted.replica.disk_bytes()
         return 0
 

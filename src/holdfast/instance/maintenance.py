@@ -4,6 +4,7 @@ An instance has two such loops, one that flushes overlays and one that saves sna
 storage doesn't keep a replica from flushing. Tasks come and go while a loop runs.
 """
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -12,16 +13,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.errors import Closed, HoldfastError
+from holdfast.errors import Closed
 from holdfast.instance.events import Events, described, report_problem
 from holdfast.instance.replica import Replica
+from holdfast.instance.state_dir import FolderLost
 from holdfast.retry import backoff
 from holdfast.settings.sections import RetrySettings
-from holdfast.stores.engines.base import DamagedState
+from holdfast.stores.engines.base import DamagedState, StateError
 from holdfast.words import TaskId
 
 _LOG = logging.getLogger(__name__)
 _STEP_RETRY = RetrySettings(first="500ms", longest="30s")
+_FOLDER_ROUNDS = 4
+"""A look at the folder takes 5 us, and there may be hundreds of tasks."""
 
 
 @dataclass
@@ -109,9 +113,19 @@ class MaintenanceLoop:
 
 
 def flushing(replica: Replica, reopened: Callable[[TaskId], None]) -> Callable[[], None]:
-    """The step that keeps a replica's engines close behind it. `reopened`: the replica has to be caught up again."""
+    """The step that keeps a replica's engines close behind it. `reopened`: the replica has to be caught up again.
+
+    It also looks whether the replica's folder is still there, once in a few rounds. RocksDB wouldn't notice until its
+    next flush.
+    """
+    rounds = itertools.count()
 
     def step() -> None:
+        if next(rounds) % _FOLDER_ROUNDS == 0 and replica.has_lost_folder:
+            reopened(replica.task)  # also before, so that nobody reads it meanwhile
+            replica.rebuild(FolderLost(replica.folder))
+            reopened(replica.task)
+            return
         replica.tidy()
         if not replica.flush_due():
             return
@@ -121,7 +135,7 @@ def flushing(replica: Replica, reopened: Callable[[TaskId], None]) -> Callable[[
         except DamagedState as error:
             replica.rebuild(error)
             reopened(replica.task)
-        except HoldfastError:
+        except StateError:
             if replica.recover(opening):
                 reopened(replica.task)
             raise

@@ -104,7 +104,7 @@ class Replica(ReplicaState):
                 return False
             overlay = self.published.overlay
             needed = _ROOM + 2 * (0 if overlay is None else overlay.dirty_bytes)
-            if shutil.disk_usage(self._home.path).free < needed:
+            if not self.has_lost_folder and shutil.disk_usage(self._home.path).free < needed:
                 return False
             self.open(again=True)
             return True

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, HoldfastError
@@ -122,6 +123,16 @@ class ReplicaState:
         return 0 if engines is None else engines.disk_bytes()
 
     @property
+    def has_lost_folder(self) -> bool:
+        """Whether someone has deleted its folder, or one of an engine, while it is open."""
+        engines = self._engines
+        return engines is not None and not (self._home.is_there and engines.folders_are_there)
+
+    @property
+    def folder(self) -> Path:
+        return self._home.path
+
+    @property
     def _engines(self) -> TaskEngines | None:
         disk = self._disk
         return None if disk is None else disk.engines
@@ -183,6 +194,7 @@ class ReplicaState:
     # Opening and closing
 
     def _open_engines(self) -> TaskEngines:
+        self._home.keep()
         return TaskEngines.open(self._home.data, self._home.volatile, self._specs, self._resources)
 
     def _use(self, engines: TaskEngines, *, applied_bytes: int, fresh: bool = False) -> None:

@@ -18,6 +18,7 @@ import fcntl
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self
@@ -63,6 +64,18 @@ class GarbledStateFile(HoldfastError):
     category = ErrorCategory.DATA
 
 
+class FolderLost(HoldfastError):
+    """Someone has deleted or replaced a folder that is in use."""
+
+    category = ErrorCategory.DATA
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} was deleted or replaced while an instance had it. Its state is restored from the log. Keep other "
+            "programs, such as those that clean temporary folders, from the state directory."
+        )
+
+
 class CheckpointFile(msgspec.Struct, frozen=True):
     """The contents of `.checkpoint`."""
 
@@ -79,9 +92,7 @@ class InstanceDirectory:
     """The folder of an instance, locked for as long as this object is open."""
 
     def __init__(self, path: Path, instance: str) -> None:
-        with usable(path):
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock: int | None = _locked(path, Holder(instance, os.getpid(), socket.gethostname()))
+        self._folder = _LockedFolder(path, instance)
 
     def __enter__(self) -> Self:
         return self
@@ -89,11 +100,13 @@ class InstanceDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def keep(self) -> None:
+        """Makes and locks the folder again if it was deleted."""
+        self._folder.keep()
+
     def close(self) -> None:
         """Releases the folder."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+        self._folder.close()
 
 
 class TaskDirectory:
@@ -108,9 +121,7 @@ class TaskDirectory:
         self.former = self.path / "former"
         self.saving = self.path / "saving"
         self._has_leftovers = True
-        with usable(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock: int | None = _locked(self.path, Holder(instance, os.getpid(), socket.gethostname()))
+        self._folder = _LockedFolder(self.path, instance)
         try:
             with usable(self.path):
                 remove(self.saving)
@@ -124,11 +135,22 @@ class TaskDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that was locked."""
+        return self._folder.is_there
+
+    @property
+    def is_open(self) -> bool:
+        return self._folder.is_open
+
+    def keep(self) -> None:
+        """Makes and locks the folder again if it was deleted."""
+        self._folder.keep()
+
     def close(self) -> None:
         """Releases the folder."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+        self._folder.close()
 
     def wipe(self) -> None:
         """Starts without local state; the log has everything. Files that a snapshot has too may still be used."""
@@ -221,6 +243,44 @@ def check_free(folders: Iterable[Path], is_own: Callable[[str], bool]) -> None:
                 except StateDirectoryInUse as held:
                     if held.holder is not None and not is_own(held.holder.name):
                         raise
+
+
+class _LockedFolder:
+    """A folder that is made and locked, and locked again if someone has deleted it."""
+
+    def __init__(self, path: Path, instance: str) -> None:
+        self._path = path
+        self._holder = Holder(instance, os.getpid(), socket.gethostname())
+        self._changing = threading.Lock()
+        self._lock: int | None = self._take()
+
+    @property
+    def is_open(self) -> bool:
+        return self._lock is not None
+
+    @property
+    def is_there(self) -> bool:
+        try:
+            return self._lock is not None and os.path.samestat(os.stat(self._path / ".lock"), os.fstat(self._lock))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def keep(self) -> None:
+        with self._changing:
+            if self._lock is not None and not self.is_there:
+                former, self._lock = self._lock, self._take()
+                os.close(former)
+
+    def close(self) -> None:
+        with self._changing:
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                os.close(lock)
+
+    def _take(self) -> int:
+        with usable(self._path):
+            self._path.mkdir(parents=True, exist_ok=True)
+            return _locked(self._path, self._holder)
 
 
 def _locked(folder: Path, holder: Holder) -> int:

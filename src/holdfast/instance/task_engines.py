@@ -35,11 +35,12 @@ _LARGE_BLOCK = 1_024
 
 @dataclass(frozen=True)
 class Opened:
-    """An engine, its stores, and the version after which they begin."""
+    """An engine, its stores, the version after which they begin, and its folder."""
 
     engine: Engine
     stores: tuple[str, ...]
     after: Version
+    folder: Path
 
 
 class TaskEngines:
@@ -150,6 +151,11 @@ class TaskEngines:
     def approximate_count(self, store: str) -> int:
         with self.lease():
             return self._of[store].approximate_count(store)
+
+    @property
+    def folders_are_there(self) -> bool:
+        """False once someone has deleted a folder: RocksDB reads on from files that have no name any more."""
+        return all(opened.folder.is_dir() for opened in self._all)
 
     def disk_bytes(self) -> int:
         with self.lease():
@@ -302,7 +308,7 @@ def _opened(
         place.mkdir(parents=True, exist_ok=True)
         engine = open_engine(name, place, mine, resources)
         undo.callback(engine.close)
-        opened[place.name] = Opened(engine, tuple(spec.name for spec in mine), Version(after))
+        opened[place.name] = Opened(engine, tuple(spec.name for spec in mine), Version(after), place)
     for other in folder.iterdir() if folder.exists() else ():
         if other.name not in opened:
             remove(other)

@@ -318,9 +318,10 @@ def _with_applying(mark: Mark, highest: Version) -> Mark:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of the files in a folder. A file that is deleted meanwhile counts as 0."""
+    """The size of the files in a folder. What is deleted meanwhile counts as 0, be it a file or the folder."""
     total = 0
-    for entry in os.scandir(folder):
-        with contextlib.suppress(FileNotFoundError):
-            total += entry.stat().st_size
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                total += entry.stat().st_size
     return total
