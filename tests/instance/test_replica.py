@@ -482,3 +482,23 @@ def test_a_glance_at_the_newest_version_is_never_older_than_one_before(rocks: Ap
     replica.rebuild(DamagedObject("it is damaged"))
     assert (glance(2), replica.published.version) == (None, 2)
     assert glance(3) == 3
+
+
+def test_a_damaged_segment_does_not_cost_the_state_here(tmp_path: Path, place: Place) -> None:
+    """Also if it is read while its changes are applied to the engines."""
+    app = AppLog(str(tmp_path / "log"), inline_limit=0, inline_bytes=0)
+    app.grow(2, seed=1)
+    replica = place.replica(app, ReplicaSettings(overlay_bytes=2, flush_versions=1))
+    replica.catch_up(Version(2))
+    before = set((tmp_path / "log" / "segments").rglob("*.arrow"))
+    app.commit({TASK: {"counts": {key_of(number): b"new" for number in range(100)}}})
+    (segment,) = set((tmp_path / "log" / "segments").rglob("*.arrow")) - before
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-100])
+    with pytest.raises(DamagedObject):
+        replica.catch_up(Version(3))
+    assert replica.openings == 1
+    assert shown(replica) == app.state(Version(2))
+    segment.write_bytes(whole)
+    replica.catch_up(Version(3))
+    assert shown(replica) == app.state()

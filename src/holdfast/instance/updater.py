@@ -104,7 +104,7 @@ class ReplicaUpdater:
         self._look = True
         self._stopping = False
         self._looks = 0
-        self._source_error: str | None = None
+        self._source_error: type[HoldfastError] | None = None
         self._has_looked = False
         self._target = NOTHING
         self._waiting: list[tuple[int, int, TaskProgress]] = []
@@ -289,8 +289,8 @@ class ReplicaUpdater:
             self._has_looked = True
             return newest
         except HoldfastError as error:
-            if str(error) != self._source_error:
-                self._source_error = str(error)
+            if type(error) is not self._source_error:  # its text names the object, and looks take turns
+                self._source_error = type(error)
                 report_problem(self._events, None, error)
             return self._source.newest_known if self._has_looked else None
 
