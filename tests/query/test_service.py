@@ -13,7 +13,7 @@ from holdfast.instance.messages import AppStateMessage
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.service import RestService
-from holdfast.query.task_reader import NotReady
+from holdfast.query.task_reader import NotReady, Restoring
 from holdfast.stores.engines.base import FIRST_KEY
 from tests.instance.processes import until
 from tests.log.making import subtopologies_of
@@ -211,8 +211,11 @@ def test_a_task_is_never_read_at_an_earlier_version(group: Group) -> None:
     hosted.progress.busy = True  # so that the updater does not restore it
     replica.rebuild(NotReady("a test wants it to start over."))
     assert replica.published.version == 0
-    with pytest.raises(VersionNotAvailable, match=f"task {lookup.task} .* is being restored"):
+    with pytest.raises(Restoring, match=f"task {lookup.task} is being restored: version 0 of 1"):
         reader.get(lookup)
+
+    with pytest.raises(VersionNotAvailable, match=f"task {lookup.task} .* is being restored"):
+        replica.read_view()
 
 
 def test_readers_see_complete_versions_while_replicas_catch_up(group: Group) -> None:
