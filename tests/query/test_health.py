@@ -10,7 +10,7 @@ from holdfast.errors import StorageUnavailable
 from holdfast.query.health import AppStateInfo, TaskInfo
 from holdfast.query.rest import create_app
 from holdfast.query.server import serve
-from holdfast.words import TaskId
+from holdfast.words import TaskId, Version
 from tests.query.fake_tasks import NUMBERS, SCORES, World
 
 STATE = AppStateInfo(app="game", instance="game-0", state="running", version=7, committed=9, ready=True)
@@ -97,6 +97,22 @@ def test_the_last_error_is_shown_after_the_store_has_recovered(client: httpx2.Cl
     store = client.get("/health/stores").json()["stores"][2]
     assert store["available"]
     assert store["last_error"] == {"message": "task 0_1 restores.", "at": 1_000}
+
+
+def test_what_a_client_asks_too_much_is_no_error_of_the_store(client: httpx2.Client, instance: Instance) -> None:
+    for task in instance.world.tasks.values():
+        for version in range(10, 16):  # more than replicas keep
+            task.write(version, SCORES.name)
+    instance.world.log.newest_known = Version(15)
+    for path, status in [
+        ("keys/alice?at=7", 410),
+        ("range?at=7", 410),
+        ("keys/alice?at=99&wait=0s", 503),
+        ("range?at_least=99&wait=0s", 503),
+        ("range?cursor=x", 400),
+    ]:
+        assert client.get(f"/v1/stores/scores/{path}").status_code == status, path
+    assert client.get("/health/stores").json()["stores"][2]["last_error"] is None
 
 
 def test_metrics_are_in_the_accepted_format(client: httpx2.Client) -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
-from holdfast.query.reader import LastError, StoreReader
+from holdfast.query.last_errors import LastError
+from holdfast.query.reader import StoreReader
 from holdfast.query.store_specs import UnknownStore
 from holdfast.query.task_reader import ANY_REPLICA, NotReady
 from holdfast.stores.engines.base import FIRST_KEY

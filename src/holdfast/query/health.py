@@ -14,9 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast import metrics
+from holdfast.query.last_errors import LastError
 from holdfast.query.operations import Call, Operation
 from holdfast.query.problems import Problem, json_response
-from holdfast.query.reader import LastError, StoreReader
+from holdfast.query.reader import StoreReader
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):

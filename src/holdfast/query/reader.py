@@ -20,14 +20,13 @@ from functools import partial
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
-import msgspec
-
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import HoldfastError
 from holdfast.instance.messages import TaskNotHere
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.freshness import ANY, Freshness, KnownVersions, needs_of
+from holdfast.query.last_errors import LastError, is_of_the_store
 from holdfast.query.lookups import Lookup, LookupResult, read_key
 from holdfast.query.many_keys import find_many
 from holdfast.query.opening import Opener, OpenPart, OpenStores, Parts, ReadSource, StorePart, found_reader
@@ -57,7 +56,7 @@ from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.layouts.base import Batch
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.scans import Closing
-from holdfast.words import Millis, TaskId, Version
+from holdfast.words import TaskId, Version
 
 Entry = tuple[bytes, bytes]
 T = TypeVar("T")
@@ -89,13 +88,6 @@ class Probe:
     task: TaskId
     version: Version | None
     error: HoldfastError | None
-
-
-class LastError(msgspec.Struct, frozen=True):
-    """The last error of a store, kept after the store has recovered: people usually look after the failure."""
-
-    message: str
-    at: Millis
 
 
 class StoreReader:
@@ -379,11 +371,12 @@ class StoreReader:
 
     @contextmanager
     def _recording(self, *stores: str) -> Iterator[None]:
-        """Keeps the error of a read, if it has one."""
+        """Keeps the error of a read that says that the stores can't be read."""
         try:
             yield
         except HoldfastError as error:
-            self.last_errors |= dict.fromkeys(stores, LastError(str(error), self._clock.now()))
+            if is_of_the_store(error):
+                self.last_errors |= dict.fromkeys(stores, LastError(str(error), self._clock.now()))
             raise
 
 
