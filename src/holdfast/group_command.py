@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -236,11 +237,20 @@ def _open(app: str, url: str, options: Mapping[str, str]) -> "Log":
 
 
 def keep_looking(reader: GroupReader) -> None:
-    """Shows the group live, until Ctrl-C."""
-    with Live(console=_console(), auto_refresh=False) as live:
+    """Shows the group live, until Ctrl-C. To a file or a pipe, prints its tables again whenever they have changed."""
+    from holdfast.group.overview import without_ages
+
+    console = _console()
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+        printed: Overview | None = None
         try:
             while True:
-                live.update(_rendered(reader.look()[0], reader.place), refresh=True)
+                found = reader.look()[0]
+                if live is not None:
+                    live.update(_rendered(found, reader.place), refresh=True)
+                elif (now := without_ages(found)) != printed:
+                    console.print(_rendered(found, reader.place))
+                    printed = now
                 reader.pause()
         except KeyboardInterrupt:
             return
@@ -248,7 +258,7 @@ def keep_looking(reader: GroupReader) -> None:
 
 def _console() -> Console:
     # A pipe has no width, and wrapped values can't be searched.
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
 
 
 def _clean(text: object) -> str:
@@ -285,13 +295,17 @@ def _add(table: Table, *cells: object, style: str = "") -> None:
     table.add_row(*(Text(_clean(cell)) for cell in cells), style=style)
 
 
+def _rate(load: float | None) -> str:
+    return "-" if load is None else f"{load:,.0f}"
+
+
 def _members(rows: "Sequence[MemberRow]") -> Table:
     columns = "member", "state", "heartbeat", "active", "standby", "warming", "size", "reads/s", "tags"
     table = _table(*columns, "address", "REST")
     for row in rows:
         counts = row.active, row.standby, row.warming
         style = "" if row.state == "joined" else "yellow"
-        measured = shown_size(row.bytes), f"{row.load:,.0f}"
+        measured = shown_size(row.bytes), _rate(row.load)
         where = row.tags or "-", row.address, row.rest or "-"
         _add(table, row.id, row.state, row.beat, *counts, *measured, *where, style=style)
     return table
@@ -299,12 +313,12 @@ def _members(rows: "Sequence[MemberRow]") -> Table:
 
 def _replicas(rows: "Sequence[ReplicaRow]") -> RenderableType:
     table = _table("task", "role", "member", "state", "version", "lag", "size", "reads/s")
-    heaviest = sorted(rows, key=lambda row: (-row.bytes, -row.load))[:_SHOWN]
+    heaviest = sorted(rows, key=lambda row: (-row.bytes, -(row.load or 0.0)))[:_SHOWN]
     chosen = rows if len(rows) <= _SHOWN else heaviest
     for row in chosen:
         version, lag = ("-", "-") if row.version is None else (str(row.version), str(row.lag))
         style = "" if row.state == "running" else "yellow"
-        cells = row.task, row.role, row.member, row.state, version, lag, shown_size(row.bytes), f"{row.load:,.0f}"
+        cells = row.task, row.role, row.member, row.state, version, lag, shown_size(row.bytes), _rate(row.load)
         _add(table, *cells, style=style)
     if len(chosen) == len(rows):
         return table

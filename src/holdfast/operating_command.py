@@ -45,11 +45,14 @@ def pause(
     note: Note = "",
 ) -> None:
     """Have an app start no batch any more. The one under way finishes, and queries go on."""
-    from holdfast.log import names, wishes
+    from holdfast.log import wishes
 
     opened, _ = Target(app, log, file).with_outer(context).opened()
-    wish = wishes.ask(opened.storage, names.PAUSE, opened.id, note)
-    typer.echo(f"{opened.app.id} is paused {wish}. Its driver follows within a second, also after a restart.")
+    wish, before = wishes.pause(opened.storage, opened.id, note)
+    if before is not None:
+        typer.echo(f"{opened.app.id} was paused already {before}.")
+    if wish is not before:
+        typer.echo(f"{opened.app.id} is paused {wish}. Its driver follows within a second, also after a restart.")
     typer.echo(f"To go on: holdfast group resume --app {opened.app.id} --log {opened.storage.place}")
 
 
@@ -96,6 +99,22 @@ def drain(
         typer.echo(f"{id} goes on handing its tasks over. To have it host tasks again: {again}")
         return
     typer.echo(f"{id} hosts no task and can be stopped. To have it host tasks again: {again}")
+    if (lonely := _without_standby(opened)) is not None:
+        typer.echo(lonely)
+
+
+def _without_standby(log: "Log") -> str | None:
+    """What a drain has cost: standbys that the members that are left have no room for."""
+    from holdfast.group.generations import Generations
+
+    generation = Generations(log.storage, log.id).look_again()
+    if generation is None or not (wanted := generation.rules.standbys):
+        return None
+    count = sum(not place.standbys for place in generation.tasks.values())
+    if not count:
+        return None
+    tasks = "1 task has" if count == 1 else f"{count} tasks have"
+    return f"{tasks} no standby now: standbys = {wanted} needs {wanted + 1} instances that aren't drained. Start more."
 
 
 def _check_known(log: "Log", id: str) -> None:

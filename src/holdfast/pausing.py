@@ -77,7 +77,7 @@ class Pausing:
             self.look()
 
     def pause(self, note: str = "") -> None:
-        wishes.ask(self._storage, names.PAUSE, self._log, note)
+        wishes.pause(self._storage, self._log, note)
         self.look()
 
     def resume(self) -> None:

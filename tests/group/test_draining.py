@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli import app as command
-from holdfast.group.generations import Generations
+from holdfast.group.generations import Generations, Rules
+from holdfast.group.members import Hosted
 from holdfast.log.storage import open_storage
 from holdfast.operating_command import NobodyTakesOver, UnknownMember
 from tests.group.servers import Server
@@ -86,6 +87,22 @@ def test_the_group_shows_who_is_drained_and_the_command_need_not_wait(cluster: C
         assert "draining" not in run(cluster).output
 
 
+def test_a_drain_says_how_many_tasks_have_no_standby_now(cluster: Cluster) -> None:
+    caught_up = Hosted(version=20, running=True)
+    for id in "abc":
+        cluster.join(id, t0_0=caught_up, t0_1=caught_up)
+    cluster.coordinate(Rules(standbys=1))
+    run(cluster, "drain", "c", "--no-wait")
+    while cluster.coordinate(Rules(standbys=1)).hosted_by("c"):
+        pass
+    assert "standby" not in run(cluster, "drain", "c").output, "two are left"
+    run(cluster, "drain", "b", "--no-wait")
+    while cluster.coordinate(Rules(standbys=1)).hosted_by("b"):
+        pass
+    said = "2 tasks have no standby now: standbys = 1 needs 2 instances that aren't drained. Start more."
+    assert said in run(cluster, "drain", "b").output
+
+
 def test_an_unknown_instance_is_refused_with_the_nearest_name(cluster: Cluster) -> None:
     cluster.join("game-1")
     with pytest.raises(UnknownMember, match=r"No instance 'game_1' has joined the group in .*game-1") as refused:
@@ -107,3 +124,15 @@ def test_a_mistyped_id_is_refused_also_where_a_drain_is_undone(cluster: Cluster)
     cluster.join("game-1")
     with pytest.raises(UnknownMember, match="game-1"):
         raise run(cluster, "drain", "game_1", "--undo").exception or AssertionError("it wasn't refused")
+
+
+def test_a_second_pause_without_a_note_keeps_the_first_one(cluster: Cluster) -> None:
+    run(cluster, "pause", "--note", "the disk is replaced")
+    said = run(cluster, "pause").output
+    assert said.startswith("scores was paused already by ")
+    assert said.splitlines()[0].endswith(": the disk is replaced.")
+    assert "To go on: holdfast group resume --app scores" in said
+    assert "the disk is replaced" in run(cluster).output
+    again = run(cluster, "pause", "--note", "it takes longer").output.splitlines()
+    assert again[0].endswith(": the disk is replaced.") and "is paused by" in again[1]
+    assert "it takes longer" in run(cluster).output

@@ -66,7 +66,7 @@ class Cluster:
         for now in (0.0, 1.0):
             coordinator.look(now)
             if (proposed := coordinator.propose(needs)) is not None:
-                self.generation, found = 1, proposed
+                self.generation, found = proposed.number, proposed
             self.beat()
         return found
 
@@ -133,6 +133,25 @@ def test_skew_names_the_heaviest_tasks_and_keys(cluster: Cluster) -> None:
     assert "load skew 1.50: a has 90 reads/s, the mean is 60 reads/s" in done.output
 
 
+def test_loads_are_shown_when_they_are_measured(cluster: Cluster) -> None:
+    cluster.join("a", t0_0=Hosted(version=20, running=True, bytes=3 * GIB))
+    cluster.join("b", t0_1=Hosted(version=20, running=True, bytes=1 * GIB))
+    cluster.coordinate(Rules())
+    with cluster.beating():
+        done, shown = run(cluster), json.loads(run(cluster, "--json").output)
+    assert ["0_0", "active", "a", "running", "20", "0", "3.00", "GiB", "-"] in rows(done.output)
+    assert "size skew 1.50: a has 3.00 GiB, the mean is 2.00 GiB; its heaviest tasks: 0_0 (3.00 GiB)" in done.output
+    assert "load skew" not in done.output
+    assert ([row["load"] for row in shown["members"]], list(shown["skew"])) == ([None, None], ["size"])
+
+
+def test_one_member_alone_has_no_skew(cluster: Cluster) -> None:
+    cluster.join("a", t0_0=Hosted(version=20, running=True, bytes=3 * GIB, load=90))
+    cluster.coordinate(Rules())
+    with cluster.beating():
+        assert "skew" not in run(cluster).output
+
+
 def test_a_large_state_without_a_standby_is_one_warning(cluster: Cluster) -> None:
     a_group(cluster)
     with cluster.beating():
@@ -156,7 +175,7 @@ def test_a_standby_that_is_missing_is_a_warning_whatever_the_size(
     with cluster.beating("a"):  # the other one is silent
         (warning,) = [line for line in run(cluster).output.splitlines() if line.startswith("warning")]
     assert "tasks on a without a standby: 1, 1.00 MiB together. If a is lost with its disk, " in warning
-    assert "about 0 s, at 50.00 MiB/s of restore. Start more instances: standbys = 1 needs 2." in warning
+    assert "for less than a second, at 50.00 MiB/s of restore. Start more instances: standbys = 1 needs 2." in warning
 
 
 def test_standbys_that_others_will_restore_need_no_more_instances(
@@ -273,10 +292,12 @@ class Looks(ManualClock):
             raise KeyboardInterrupt
 
 
-def watched(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, looks: int, beats: int) -> list[str]:
+def watched(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, looks: int, beats: int, is_terminal: bool = True
+) -> list[str]:
     """What `--watch` shows at each look."""
     screen = io.StringIO()
-    terminal = Console(file=screen, force_terminal=True, color_system=None, width=200)
+    terminal = Console(file=screen, force_terminal=is_terminal, color_system=None, width=200)
     monkeypatch.setattr(group_command, "_console", lambda: terminal)
     clock = Looks(cluster, looks=looks, beats=beats)
     keep_looking(GroupReader(Target("scores", cluster.url, None), large=GIB, restore_rate=GIB, clock=clock))
@@ -290,6 +311,15 @@ def test_watch_keeps_looking_until_ctrl_c(cluster: Cluster, monkeypatch: pytest.
     assert first.count("not seen yet") == 2
     assert last.count("0.0 s ago") == 1, "a has changed since"
     assert last.count("not seen yet") == 1, "b hasn't"
+
+
+def test_watch_prints_to_a_pipe_what_has_changed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing changes from the second look on, but the age of heartbeats, until they should have come again."""
+    a_group(cluster)
+    shown = watched(cluster, monkeypatch, looks=12, beats=1, is_terminal=False)
+    assert [(each.count("not seen yet"), each.count("s ago")) for each in shown] == [(2, 0), (1, 1)]
+    assert "\x1b" not in "".join(shown)
+    assert ["0_0", "active", "a", "running", "20", "0", "3.00", "GiB", "90"] in rows(shown[-1])
 
 
 def test_watch_shows_a_member_as_silent_only_when_it_should_have_beaten(

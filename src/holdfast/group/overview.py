@@ -92,7 +92,8 @@ class MemberRow:
     standby: int
     warming: int
     bytes: int
-    load: float
+    load: float | None
+    """None until any of its replicas was measured for long enough."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,13 @@ class ReplicaRow:
     version: int | None
     lag: int | None
     bytes: int
-    load: float
+    load: float | None
     heavy: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Skew:
-    """The heaviest member compared with the mean."""
+    """The heaviest member compared with the mean of several. There is none of what nobody has, or has measured."""
 
     of: str
     member: str
@@ -138,6 +139,11 @@ class Overview:
     """Who has paused the app."""
 
 
+def without_ages(found: Overview) -> Overview:
+    """The overview without what changes at every look: how long ago heartbeats came."""
+    return replace(found, members=[replace(row, beat=replace(row.beat, seconds=0.0)) for row in found.members])
+
+
 def overview(
     members: Mapping[str, Member],
     beats: Mapping[str, Beat],
@@ -155,11 +161,13 @@ def overview(
     replicas = [row for task in ordered for row in _replicas(task, places[task], members, silent, newest)]
     rows = [_member(members[id], beats[id], replicas, draining=id in draining) for id in sorted(members)]
     hosting = [row for row in rows if row.active + row.standby + row.warming]
-    skews = [_skew("size", hosting, replicas), _skew("load", hosting, replicas)] if hosting else []
+    skews = [_skew("size", hosting, replicas), _skew("load", hosting, replicas)] if len(hosting) > 1 else []
     wanted = 0 if generation is None else generation.rules.standbys
     here = {id for id, member in members.items() if member.state is MemberState.JOINED} - silent
     warning = _without_standby(replicas, wanted, large, restore_rate, _remedy(wanted, len(here), sorted(silent)))
-    return Overview(newest, generation, rows, replicas, skews, [] if warning is None else [warning])
+    return Overview(
+        newest, generation, rows, replicas, [skew for skew in skews if skew.most], [] if warning is None else [warning]
+    )
 
 
 def _in_order(task: str) -> TaskId:
@@ -180,14 +188,15 @@ def _replicas(
 
 def _replica(task: str, role: str, id: str, hosted: Hosted | None, newest: Version) -> ReplicaRow:
     if hosted is None:
-        return ReplicaRow(task, role, id, "not there yet", None, None, 0, 0.0, ())
+        return ReplicaRow(task, role, id, "not there yet", None, None, 0, None, ())
     state = "running" if hosted.running else "restoring"
     lag = max(0, newest - hosted.version)
-    return ReplicaRow(task, role, id, state, hosted.version, lag, hosted.bytes, hosted.load or 0.0, hosted.heavy)
+    return ReplicaRow(task, role, id, state, hosted.version, lag, hosted.bytes, hosted.load, hosted.heavy)
 
 
 def _member(member: Member, beat: Beat, replicas: Sequence[ReplicaRow], *, draining: bool) -> MemberRow:
     own = [row for row in replicas if row.member == member.id]
+    measured = [row.load for row in own if row.load is not None]
     state = str(member.state)
     if member.state is MemberState.JOINED and (draining or beat.silent):
         state = "silent" if beat.silent else "draining"
@@ -204,13 +213,13 @@ def _member(member: Member, beat: Beat, replicas: Sequence[ReplicaRow], *, drain
         standby=sum(row.role == "standby" for row in own),
         warming=sum(row.role == "warming" for row in own),
         bytes=sum(row.bytes for row in own),
-        load=sum(row.load for row in own),
+        load=None if own and not measured else sum(measured),
     )
 
 
 def _skew(of: str, members: Sequence[MemberRow], replicas: Sequence[ReplicaRow]) -> Skew:
     def measured(row: MemberRow | ReplicaRow) -> float:
-        return row.bytes if of == "size" else row.load
+        return row.bytes if of == "size" else row.load or 0.0
 
     heaviest = max(members, key=lambda row: (measured(row), row.id))
     own = sorted((row for row in replicas if row.member == heaviest.id), key=lambda row: (-measured(row), row.task))
@@ -220,7 +229,8 @@ def _skew(of: str, members: Sequence[MemberRow], replicas: Sequence[ReplicaRow])
 
 def _named(row: ReplicaRow) -> str:
     keys = f", heaviest keys {', '.join(row.heavy[:HEAVIEST])}" if row.heavy else ""
-    return f"{row.task} ({shown_size(row.bytes)}, {row.load:,.0f} reads/s{keys})"
+    load = "" if row.load is None else f", {row.load:,.0f} reads/s"
+    return f"{row.task} ({shown_size(row.bytes)}{load}{keys})"
 
 
 def _remedy(wanted: int, here: int, silent: Sequence[str]) -> str:
@@ -249,9 +259,13 @@ def _without_standby(
         return None
     return (
         f"tasks on {worst} without a standby: {len(lonely[worst])}, {shown_size(sizes[worst])} together. If {worst} is "
-        f"lost with its disk, they can't be read for about {duration(sizes[worst] / restore_rate)}, at "
+        f"lost with its disk, they can't be read for {_about(sizes[worst] / restore_rate)}, at "
         f"{shown_size(restore_rate)}/s of restore. {remedy}"
     )
+
+
+def _about(seconds: float) -> str:
+    return f"about {duration(seconds)}" if round(seconds) else "less than a second"
 
 
 def duration(seconds: float) -> str:

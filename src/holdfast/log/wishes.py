@@ -9,6 +9,7 @@ import socket
 
 import msgspec
 
+from holdfast.errors import DamagedObject
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Storage
 
@@ -46,6 +47,17 @@ def ask(storage: Storage, name: str, log: str, note: str = "") -> Wish:
     wish = Wish(log=log, by=operator(), note=note)
     storage.replace(name, documents.encode(wish))
     return wish
+
+
+def pause(storage: Storage, log: str, note: str = "") -> tuple[Wish, Wish | None]:
+    """Pauses the app. Returns the pause and, if there was one, the one before, which stays if there is no new note."""
+    try:
+        before = pause_of(storage, log)
+    except DamagedObject:
+        before = None  # the new one replaces it
+    if before is not None and not note:
+        return before, before
+    return ask(storage, names.PAUSE, log, note), before
 
 
 def withdraw(storage: Storage, name: str) -> None:
