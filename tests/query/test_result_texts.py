@@ -1,6 +1,7 @@
 """Results of SQL as text: in parts as all at once, within the memory of the text."""
 
 import tracemalloc
+from decimal import Decimal
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +18,14 @@ def test_all_rows_are_there_in_order(number: int) -> None:
     table = pa.table({"n": pa.array(range(number), pa.int64()), "x": pa.array([[n] for n in range(number)])})
     assert msgspec.json.decode(json_rows(table, MOST)) == [[n, [n]] for n in range(number)]
     assert csv_of(table, MOST).decode().splitlines() == ['"n","x"', *(f'{n},"[{n}]"' for n in range(number))]
+
+
+def test_whole_numbers_of_64_bits_are_numbers_in_json() -> None:
+    big = 2**63
+    sums = pa.array([4, None, big - 1, -big, big], pa.decimal128(38, 0))
+    table = pa.table({"sum": sums, "paid": pa.array([Decimal("4.00")] * 5, pa.decimal128(10, 2))})
+    whole = [4, None, big - 1, -big, str(big)]
+    assert msgspec.json.decode(json_rows(table, MOST)) == [[each, "4.00"] for each in whole]
 
 
 @pytest.mark.parametrize(("columns", "length"), [(20, 8), (1, 1_000)])
