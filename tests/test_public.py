@@ -19,6 +19,7 @@ MODULES = (
     "holdfast.assignors",
     "holdfast.client",
     "holdfast.client.errors",
+    "holdfast.clock",
     "holdfast.codecs",
     "holdfast.engines",
     "holdfast.kinds",
@@ -35,6 +36,12 @@ def test_every_public_name_exists(name: str) -> None:
     module = import_module(name)
     assert all(getattr(module, each) is not None for each in module.__all__)
     assert len(set(module.__all__)) == len(module.__all__)
+
+
+def test_the_guide_lists_the_public_modules() -> None:
+    text = (ROOT / "docs/guide.md").read_text().partition("\n## What you can import\n")[2].partition("\n\n## ")[0]
+    assert sorted(re.findall(r"^\| `(holdfast[a-z.]*)` \|", text, re.MULTILINE)) == sorted(MODULES)
+    assert "TestDriver" in text
 
 
 def test_the_public_names_are_those_exported() -> None:

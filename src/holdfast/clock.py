@@ -15,6 +15,9 @@ from typing import Protocol
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.words import Millis
 
+__all__ = ["Clock"]
+"""What is public of it. Tests of an app with a clock of their own need no more."""
+
 
 class Clock(Protocol):
     def now(self) -> Millis:

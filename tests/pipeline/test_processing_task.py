@@ -190,6 +190,17 @@ def test_a_users_exception_names_the_record_and_the_line() -> None:
         assert part in refused.message
 
 
+def test_a_message_that_ends_with_a_full_stop_is_part_of_the_sentence() -> None:
+    class Strict(hf.Processor):
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            raise ValueError("Give one of those.")
+
+    with pytest.raises(
+        ProcessorFailed, match=r"ValueError: Give one of those \(at .*\) for the key 'ann' and the event"
+    ):
+        ProcessorTest(Strict).pipe("ann", {"points": 1})
+
+
 def test_the_message_for_a_large_record_is_short() -> None:
     class Quoting(hf.Processor):
         def process(self, key: str, event: Any, ctx: hf.Context) -> None:

@@ -240,7 +240,7 @@ def test_the_error_of_a_failed_record_has_its_position() -> None:
     result, _, _ = run(work(), batch(1, 2, -1))
     message = refusal(result).message
     assert "for the key 'ann' and the event Event(player='ann', points=-1)" in message
-    assert "at partition=3, offset=102, at=1970-01-01 00:00:02+00:00" in message
+    assert ", with partition=3, offset=102, at=1970-01-01 00:00:02+00:00" in message
     assert 'on_error="dead_letter"' in message
 
 
@@ -272,7 +272,7 @@ def test_failed_records_become_dead_letters_with_reason_record_and_position() ->
     assert kept.counts["dead"] == 1 and "skipped/scores" not in kept.counts
     [letters] = [table for ref in kept.segments for _, table in log.read_parts(ref, DEAD)]
     letter = json.loads(letters["letter"][0].as_py())
-    assert letter["reason"].startswith("Scores.process() raised ValueError: -1 points at ")
+    assert letter["reason"].startswith("Scores.process() raised ValueError: -1 points (at ")
     assert letter["record"] == {
         "player": "bob",
         "points": -1,

@@ -15,6 +15,7 @@ import holdfast as hf
 from holdfast.errors import BadValue, TopologyError
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.testing import TestDriver, records
+from holdfast.testing.ahead import RecordAhead
 from holdfast.testing.attributes import AttributeLost
 from holdfast.words import TaskId
 
@@ -90,7 +91,10 @@ def test_a_record_that_cant_be_used_is_a_dead_letter() -> None:
     app, games = games_app()
     games.group_by().count().store("players")
     driver = TestDriver(app)
-    driver.pipe("games", [game(None, 3, 2), game("ann", 1, 7200), game("bob", 1, 1)])
+    late = r"'games' has the event time 2030-01-01 02:00:00 UTC, .* wall clock, 2030-01-01 00:00:00 UTC.*advance.*wall="
+    with pytest.warns(RecordAhead, match=late) as found:
+        driver.pipe("games", [game(None, 3, 2), game("ann", 1, 7200), game("bob", 1, 1)])
+    assert [each.filename for each in found] == [__file__]
     letters = driver.dead_letters()
     assert [letter["reason"] for letter in letters] == [
         "no key: player is null",

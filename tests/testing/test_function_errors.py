@@ -64,7 +64,7 @@ def test_an_error_names_the_operator_and_its_functions(operator: Any, place: str
     operator(games, None)
     driver = TestDriver(app)
     driver.pipe("games", [game("ann", 1, 0), game("ann", 1, 15)])
-    with pytest.raises(HoldfastError, match=re.escape(f"{place} raised ValueError: unlucky at ")) as failed:
+    with pytest.raises(HoldfastError, match=re.escape(f"{place} raised ValueError: unlucky (at ")) as failed:
         driver.pipe("games", [game("ann", 13, 7)])
     assert f'before {name}(), or use {name}(..., on_error="dead_letter")' in str(failed.value)
     assert "Fix the function" in str(failed.value) and "process()" not in str(failed.value)

@@ -17,7 +17,8 @@ def raised(error: BaseException) -> str:
     >>> raised(ValueError("7 points"))
     'ValueError: 7 points'
     """
-    return f"{cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)}{_place(error)}"
+    text = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
+    return f"{text.removesuffix('.')}{_place(error)}"
 
 
 def _place(error: BaseException) -> str:
@@ -26,4 +27,4 @@ def _place(error: BaseException) -> str:
     if not frames:
         return ""
     last = frames[-1]
-    return f" at {last.filename}:{last.lineno}, in {last.name}: {last.line or '(no source)'}"
+    return f" (at {last.filename}:{last.lineno}, in {last.name}: {last.line or 'no source'})"

@@ -58,7 +58,7 @@ class Records:
     def described(self, place: int) -> str:
         """A record in a message: its key, its event and its position in the source."""
         at = self.position(place)
-        position = f", at {at}" if at else ""
+        position = f", with {at}" if at else ""
         return f" for the key {shown(self.keys[place])} and the event {shown(self.events[place])}{position}"
 
 

@@ -40,6 +40,7 @@ from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now
 from holdfast.stores.kinds.base import millis
 from holdfast.stores.layouts.due import Due
+from holdfast.testing.ahead import warn_of_times
 from holdfast.testing.attributes import AttributeWatch
 from holdfast.testing.log_state import LogState
 from holdfast.testing.records import as_table, several
@@ -158,13 +159,18 @@ class TestDriver:
         A record is a mapping or an object with the source's columns. A column that it doesn't have is null. Times are
         datetimes, ISO texts or milliseconds since 1970.
         """
-        return self.pipe_all({source: records})
+        self._pipe({source: records})
+        return self.version
 
     def pipe_all(self, batch: Mapping[str, Iterable[object] | object]) -> int:
         """The same with records of several sources in one batch."""
-        tables = {name: as_table(self._source(name).frame, several(rows, name), name) for name, rows in batch.items()}
-        self._process(tables)
+        self._pipe(batch)
         return self.version
+
+    def _pipe(self, batch: Mapping[str, Iterable[object] | object]) -> None:
+        tables = {name: as_table(self._source(name).frame, several(rows, name), name) for name, rows in batch.items()}
+        warn_of_times(self._topology.subtopologies, tables, self._clock.now(), self._settings.batch.max_ahead)
+        self._process(tables)
 
     def _source(self, name: str) -> Source:
         for source in self._topology.sources:
