@@ -192,7 +192,9 @@ class RunningQuery:
         stopping.join(self.ending.left(QUERY))
         if stopping.is_alive():
             logger.warning(
-                "Spark's query still runs code of batch %s on the driver; it ends after it", self.batches.number
+                "holdfast: the driver is still at work on batch %s, and Spark can't interrupt it: its query ends when "
+                "that work ends, and the next start repeats the batch if it wasn't committed",
+                self.batches.number,
             )
 
     def _stop_query(self) -> None:

@@ -1,6 +1,7 @@
 """Next steps of errors in a terminal: options and commands, instead of Python's arguments and REST's paths."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast.client.errors import (
@@ -43,6 +44,22 @@ def in_a_terminal(error: ClientError) -> str | None:
         case WrongKind():
             return f"{error.message} {_PATH.sub(_command, error.what_to_do)}"
     return None
+
+
+def said_of_missing(store: str, keys: Sequence[str], version: int) -> str:
+    """The error of keys that a store doesn't have.
+
+    >>> said_of_missing("players", ["ann"], 7)
+    "Store 'players' doesn't have ann at version 7. `holdfast range players` prints keys that it has."
+    >>> said_of_missing("players", ["ann"], 0)
+    "Store 'players' doesn't have ann at version 0. No batch is committed yet. Ask again when one is."
+    """
+    next_step = (
+        f"`holdfast range {store}` prints keys that it has."
+        if version
+        else "No batch is committed yet. Ask again when one is."
+    )
+    return f"Store {store!r} doesn't have {', '.join(keys)[:300]} at version {version}. {next_step}"
 
 
 def _command(path: re.Match[str]) -> str:

@@ -47,16 +47,15 @@ def get(
     partial: Partial = False,
 ) -> None:
     """Print the values of keys. Exit code 1: the store doesn't have one of them."""
+    from holdfast.query_advice import said_of_missing
+
     with connection.client() as client:
         found = client.store(store)
         wanted = [_key(found, text) for text in keys]
         page = found.entries(wanted, fields=_split(fields), partial=partial, **connection.options)
         _print_page(connection, found, page, [_entry(entry) for entry in page if entry.found])
     if missing := [text for text, entry in zip(keys, page, strict=True) if not entry.found]:
-        raise MissingKeys(
-            f"Store {store!r} doesn't have {', '.join(missing)[:300]} at version {page.version}. "
-            f"`holdfast range {store}` prints keys that it has."
-        )
+        raise MissingKeys(said_of_missing(store, missing, page.version))
 
 
 @connected

@@ -258,8 +258,12 @@ def test_errors_are_typed(ask: Both) -> None:
     with pytest.raises(errors.UnknownStore) as unknown:
         ask("nothing", "get", 1)
     assert "numbers" in unknown.value.more["stores"]
-    with pytest.raises(errors.WrongKind):
+    with pytest.raises(errors.WrongKind, match=r"Ask \.get\(key\), \.range\(\)\.$"):
         ask("numbers", "windows", 7)
+    with pytest.raises(errors.WrongKind, match=r"\.windows\(key\)"):
+        ask("plays", "get", "ann")
+    with pytest.raises(errors.BadTime, match="as_of='2025-06-02T19:00:00' is not a time with a time zone"):
+        ask("prices", "as_of", "ann", "2025-06-02T19:00:00")
     with pytest.raises(errors.BadTime) as bad:
         ask("plays", "windows", "ann", "yesterday")
     assert bad.value.status == 400 and bad.value.message and bad.value.what_to_do

@@ -186,6 +186,12 @@ def test_a_value_as_of_a_time(rest: httpx2.Client, time: int, cents: int) -> Non
     assert _get(rest, "/prices/keys/tea", as_of="-0s", fields="none")["value"] == {}
 
 
+def test_an_as_of_without_a_zone_is_refused_by_its_own_name(rest: httpx2.Client) -> None:
+    refused = rest.get("/prices/keys/tea", params={"as_of": "2025-06-02T19:00:00"})
+    assert (refused.status_code, refused.json()["error"]) == (400, "bad_time")
+    assert refused.json()["message"] == "as_of='2025-06-02T19:00:00' is not a time with a time zone."
+
+
 def test_what_was_never_valid_is_not_found(rest: httpx2.Client) -> None:
     early = rest.get("/prices/keys/tea", params={"as_of": str(START - 30_001)})
     assert (early.status_code, early.json()["error"]) == (404, "key_not_found")

@@ -309,6 +309,7 @@ def test_the_list_of_stores_shows_their_limits(rest: httpx2.Client) -> None:
     base = str(rest.base_url).rstrip("/")
     stores = {each["store"]: each for each in httpx2.get(base).json()["stores"]}
     assert (stores["plays"]["retention_ms"], stores["plays"]["window_ms"]) == (60_000, 10_000)
+    assert stores["visits"]["gap_ms"] == 5_000 and "window_ms" not in stores["visits"]
     assert (stores["bounded"]["max_entries"], stores["sliced"]["ttl_ms"]) == (3, 20_000)
     assert stores["audit"].keys() & {"ttl_ms", "durable", "everywhere"} == set()
     assert (stores["single"]["durable"], stores["single"]["everywhere"]) == (False, True)

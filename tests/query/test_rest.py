@@ -198,6 +198,12 @@ def test_the_list_of_stores(rest: httpx2.Client) -> None:
     }
 
 
+def test_one_store_is_described_as_in_the_list(rest: httpx2.Client) -> None:
+    listed = rest.get("/v1/stores").json()["stores"]
+    assert rest.get("/v1/stores/scores").json() == {"version": 7, "store": listed[2]}
+    assert _problem(rest.get("/v1/stores/score"), 404, "unknown_store")["stores"] == ["levels", "numbers", "scores"]
+
+
 def test_the_state(rest: httpx2.Client) -> None:
     assert rest.get("/v1/state").json() == {
         "app": "game",
@@ -211,7 +217,7 @@ def test_the_state(rest: httpx2.Client) -> None:
     }
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/stores/", "/v1/stores/scores", "/v2/stores", "/v1/stores/a/b"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/stores/", "/v2/stores", "/v1/stores/a/b"])
 def test_an_unknown_path_is_404_with_the_page_of_all_and_a_few_similar_ones(rest: httpx2.Client, path: str) -> None:
     what = _problem(rest.get(path), 404, "no_such_path")["what_to_do"]
     assert what.startswith("/v1/docs shows all paths") and len(what) < 400

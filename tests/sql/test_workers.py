@@ -179,6 +179,7 @@ def test_whatever_is_not_one_select_from_the_stores_is_refused(
 def test_mistakes_have_an_error_that_names_them(workers: Workers, tables: MemoryTables, sql: str) -> None:
     with pytest.raises((SqlMistake, SqlRefused)) as mistake:
         workers.run(sql, tables)
+    assert str(mistake.value).endswith(("\n", ".", "!", "?")), "a sentence follows in answers"
     assert "Traceback" not in str(mistake.value) and str(Path.cwd()) not in str(mistake.value)
     assert not Path("/tmp/stolen.csv").exists()
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from holdfast import errors
+from holdfast.client.advice import in_python
 from holdfast.client.failures import ClientError
 from holdfast.errors import ErrorCategory
 
@@ -15,7 +16,7 @@ class Refused(ClientError):
     """The name of the problem in the answer."""
 
     def __init__(self, message: str, what_to_do: str, status: int = 0, more: Mapping[str, Any] = {}) -> None:
-        super().__init__(f"{message} {what_to_do}")
+        super().__init__(f"{message} {in_python(self.error, what_to_do)}")
         self.message = message
         self.what_to_do = what_to_do
         self.status = status

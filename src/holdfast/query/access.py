@@ -9,7 +9,7 @@ under a store follow from the store's name alone, whether there is such a store 
     /v1/docs                       nothing: the page is the same in every app
     /v1/stores, /v1/routing,       any token; they name the stores that the token may read, and the tasks of these
     /v1/openapi.json
-    /v1/stores/{store}/...         read:{store}
+    /v1/stores/{store}, and below  read:{store}
     /v1/state, /metrics,           admin
     /health/stores
     /v1/sql                        read:{store} of each store that the statement reads: it has no others as tables

@@ -182,6 +182,13 @@ class RewritingAnswer(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | UnsetType = UNSET
 
 
+class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One store of the app."""
+
+    version: int
+    store: dict[str, Any]
+
+
 class StoresAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The stores of the app."""
 

@@ -29,7 +29,7 @@ from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.kinds import store_class
+from holdfast.stores.kinds import kind_name, store_class
 from holdfast.stores.kinds.base import Store, View, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.scores import SCORES
@@ -133,8 +133,8 @@ class Kinds:
             if paths
             else f"Declare what it can be asked: {found.__name__}.QUERIES = (Query(...),), see docs/queries.md."
         )
-        fact = f"Store {spec.name!r} is a {spec.kind} store."
-        return Problem(400, "wrong_kind", fact, what + hint, {"kind": spec.kind})
+        fact = f"Store {spec.name!r} is a {kind_name(spec.kind)} store."
+        return Problem(400, "wrong_kind", fact, what + hint, {"kind": kind_name(spec.kind)})
 
 
 def _has(kind: type[Store[Any, Any]], name: str) -> bool:
@@ -193,7 +193,7 @@ class AskedQuery(ABC):
     def placed(self, spec: StoreSpec, part: OpenPart) -> Generator[Placed, None, None]:
         """The items of one task."""
         now = layout_of(spec).clock(part.store.now)
-        times = {argument: _time(name, text, now) for argument, (name, text) in self._times.items()}
+        times = {argument: time_of(name, text, now) for argument, (name, text) in self._times.items()}
         view = self._kinds.view(spec, WantedBytes(part), part.store.now)
         with self._users_code(), closing(_yielded(self._source(spec), view, {**self._values, **times})) as found:
             for item in while_wanted(found):
@@ -284,7 +284,8 @@ def _parameter(name: str, type_: Any, text: str) -> Any:
         raise Problem(400, "bad_parameter", fact, error.what_to_do) from None
 
 
-def _time(name: str, text: str, now: int) -> int:
+def time_of(name: str, text: str, now: int) -> int:
+    """The time that a parameter has."""
     try:
         return parse_time(text, now)
     except (ValueError, OverflowError, SettingsError):

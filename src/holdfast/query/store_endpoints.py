@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from holdfast.instance.config import Role
 from holdfast.query import rewrite_progress
-from holdfast.query.answers import KeyAnswer, RewritingAnswer, StoresAnswer, from_parts
+from holdfast.query.answers import KeyAnswer, RewritingAnswer, StoreAnswer, StoresAnswer, from_parts
 from holdfast.query.freshness import ANY
 from holdfast.query.grants import visible
 from holdfast.query.health import AppStateInfo
@@ -26,15 +26,18 @@ from holdfast.query.measuring import Answered
 from holdfast.query.opening import OpenPart, OpenStores
 from holdfast.query.operations import FIELDS, FRESH, REFUSALS, TIME, Call, Operation, Parameter
 from holdfast.query.problems import Problem, json_bytes, json_response
-from holdfast.query.queries import Asked, Kinds
+from holdfast.query.queries import Asked, Kinds, time_of
 from holdfast.query.reader import StoreReader
 from holdfast.query.requests import key_in_path
 from holdfast.query.showing import Fields, Showing, fields_of, selected
 from holdfast.stores.formats.cells import FIRST_SCHEMA
+from holdfast.stores.kinds import kind_name
 from holdfast.stores.kinds.queries import Item
 from holdfast.stores.schema.without_code import newest_fields
-from holdfast.stores.spec import RowValues, StoreSpec
+from holdfast.stores.spec import SESSION, RowValues, StoreSpec
 
+_GAP: Final = "gap_ms"
+"""What the log calls window_ms, also of a session store."""
 _LIMITS: Final = ("ttl_ms", "retention_ms", "max_entries")
 """What bounds a store, shown where it has any."""
 
@@ -55,6 +58,9 @@ class StoreEndpoints:
         gone = (*REFUSALS, 410)
         return [
             Operation("list_stores", "/v1/stores", "The stores, with their types.", self.stores, StoresAnswer),
+            Operation(
+                "get_store", "/v1/stores/{store}", "One store, with its types.", self.one, StoreAnswer, (), REFUSALS
+            ),
             Operation(
                 "get_key",
                 KEYS_PATH,
@@ -81,6 +87,9 @@ class StoreEndpoints:
         shown = visible(call.request.scope, [spec.name for spec in self._specs.all()])
         described = [self._describe(self._specs[store]) for store in shown]
         return json_response(StoresAnswer(version=self._state().version, stores=described))
+
+    async def one(self, call: Call) -> Response:
+        return json_response(StoreAnswer(version=self._state().version, store=self._describe(self._specs[call.store])))
 
     async def state(self, call: Call) -> Response:
         return json_response(self._state())
@@ -132,6 +141,7 @@ class StoreEndpoints:
     def _as_of(self, call: Call, spec: StoreSpec, values: Sequence[object], fields: Fields) -> Response:
         """The value that was valid at a time: of a history, what is valid from that time to that time."""
         time, text = call.given["as_of"], key_text(spec.key, values)
+        time_of("as_of", time, 0)  # the query of a history calls it from and to
         asked = Asked(self._kinds, spec, self._kinds.query(spec, "history"), text, {"from": time, "to": time})
 
         def valid(part: OpenPart) -> tuple[OpenPart, list[Item]]:
@@ -161,7 +171,7 @@ class StoreEndpoints:
     def _describe(self, spec: StoreSpec) -> dict[str, object]:
         return {
             "store": spec.name,
-            "kind": spec.kind,
+            "kind": kind_name(spec.kind),
             "key": str(spec.key),
             "example_key": example(spec.key),
             "value": str(spec.value.shown) if isinstance(spec.value, RowValues) else newest_fields(spec.schemas),
@@ -169,7 +179,7 @@ class StoreEndpoints:
             "engine": spec.engine,
             "partitions": spec.partitions(self._reader.app.partitions),
             **{name: limit for name in _LIMITS if (limit := getattr(spec, name))},
-            **dict(spec.fixed),
+            **{_GAP if spec.kind == SESSION and name == "window_ms" else name: each for name, each in spec.fixed},
             **dict(spec.options),
             **({"schema": spec.schema} if spec.schema > FIRST_SCHEMA else {}),
             **({"aggregates": dict(spec.aggregates)} if spec.aggregates else {}),

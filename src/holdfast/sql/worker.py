@@ -246,7 +246,9 @@ def _mistake(text: str) -> str:
     """What DuckDB says, which may end with a line that has only a caret."""
     if 'syntax error at or near "-"' in text:
         text += '\nA name with a - is written in double quotes: "by-shop".'
-    return f"{text}\n" if "\n" in text else text
+    if "\n" in text:
+        return f"{text}\n"
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _first_line(error: Exception) -> str:

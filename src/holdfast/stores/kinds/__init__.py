@@ -11,6 +11,7 @@ from holdfast.errors import USER_ERRORS, TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.kinds.base import Store, View
 from holdfast.stores.kinds.keyvalue import KeyValueStore
+from holdfast.stores.kinds.scores import ScoreStore
 from holdfast.stores.kinds.session import SessionStore
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.stores.kinds.versioned import VersionedKeyValueStore
@@ -24,6 +25,18 @@ STORES: dict[str, type[Store[Any, Any]]] = {
     WINDOW: WindowStore,
     SESSION: SessionStore,
 }
+
+
+_LEADERBOARD = f"{ScoreStore.__module__}:{ScoreStore.__qualname__}"
+
+
+def kind_name(kind: str) -> str:
+    """A kind as people are told it. The log has the place of the class of a leaderboard's scores.
+
+    >>> kind_name("window"), kind_name("shop.stores:Basket"), kind_name(_LEADERBOARD)
+    ('window', 'shop.stores:Basket', 'leaderboard-scores')
+    """
+    return "leaderboard-scores" if kind == _LEADERBOARD else kind
 
 
 def store_class(kind: str) -> type[Store[Any, Any]]:
