@@ -49,5 +49,5 @@ class SqlBusy(SqlError):
     error = "sql_busy"
 
 
-KINDS = {kind.__name__: kind for kind in (SqlRefused, SqlMistake, SqlTooLarge)}
+KINDS = {kind.__name__: kind for kind in (SqlRefused, SqlMistake, SqlNoTable, SqlTooLarge)}
 """The errors that a worker reports."""
