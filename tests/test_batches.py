@@ -129,3 +129,15 @@ def test_an_app_fails_whose_query_cant_be_started_again() -> None:
     ending = Ending(timedelta(seconds=1), on_failure=failures.append)
     RunningQuery(ended, spark, batches, ending, start).watch()
     assert [str(failure) for failure in failures] == ["Spark can't start the query."]
+
+
+def test_a_stop_that_has_to_wait_for_a_batch_says_what_happens(caplog: pytest.LogCaptureFixture) -> None:
+    released, ending = threading.Event(), Ending(timedelta(seconds=10), on_failure=lambda cause: None)
+    ending.hurry()
+    query: Any = SimpleNamespace(isActive=True, stop=released.wait)
+    batches: Any = SimpleNamespace(number=7, between_batches=lambda stop: stop())
+    spark: Any = None
+    RunningQuery(query, spark, batches, ending, start=lambda: query).stop()
+    released.set()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("holdfast: the driver is still at work on batch 7, and Spark can't interrupt it: ")
