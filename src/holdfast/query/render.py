@@ -106,7 +106,7 @@ def rows_of(table: pa.Table) -> list[list[Any]]:
 
 
 def _is_whole(type_: pa.DataType) -> bool:
-    return pa.types.is_decimal(type_) and type_.scale == 0
+    return bool(pa.types.is_decimal(type_)) and type_.scale == 0
 
 
 def _narrowed(value: Any) -> Any:
