@@ -213,7 +213,6 @@ def test_a_task_is_never_read_at_an_earlier_version(group: Group) -> None:
     assert replica.published.version == 0
     with pytest.raises(Restoring, match=f"task {lookup.task} is being restored: version 0 of 1"):
         reader.get(lookup)
-
     with pytest.raises(VersionNotAvailable, match=f"task {lookup.task} .* is being restored"):
         replica.read_view()
 
