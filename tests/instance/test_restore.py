@@ -12,8 +12,10 @@ import pytest
 
 from holdfast.clock import ManualClock
 from holdfast.errors import Closed, StorageUnavailable
+from holdfast.group.members import Hosted
 from holdfast.instance.config import Role
 from holdfast.instance.events import RestoreEvent
+from holdfast.instance.group_host import InstanceHost
 from holdfast.instance.instance import Instance
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica
@@ -212,6 +214,30 @@ def test_a_stop_during_a_load_is_continued_after_the_restart(tmp_path: Path) -> 
         assert 1 << 20 <= kept < last.bytes_done == last.bytes_total
         assert shown(instance.replica(TASK)) == app.state()
         assert not loading.exists()
+
+
+def test_a_heartbeat_says_that_a_snapshot_is_being_loaded(tmp_path: Path) -> None:
+    """Its task has a size, and must not be taken for one that could as well be restored elsewhere."""
+    app = AppLog(str(tmp_path / "log"))
+    large_commit(app, 0)
+    config = config_of(app, tmp_path, snapshots=NO_SNAPSHOTS)
+    with running(config) as instance:
+        assert instance.wait_ready(60)
+        size = save(instance.replica(TASK), app).bytes
+    other = msgspec.structs.replace(config, state_dir=str(tmp_path / "other"))
+    with running(msgspec.structs.replace(other, restore=RestoreSettings(bandwidth="256KiB"))) as instance:
+        until(lambda: said(instance).bytes > 0, "a part of the snapshot")
+        found = said(instance)
+        assert (found.version, found.running, found.loading) == (0, False, size)
+        assert found.bytes < size
+    with running(other) as instance:
+        assert instance.wait_ready(60)
+        found = said(instance)
+        assert (found.version, found.running, found.loading) == (app.version, True, 0)
+
+
+def said(instance: Instance) -> Hosted:
+    return InstanceHost(instance).replicas(0.0)[str(TASK)]
 
 
 def loads(instance: Instance) -> list[RestoreEvent]:

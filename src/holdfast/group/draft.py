@@ -115,7 +115,7 @@ class Draft:
             active = None if spot.active is None else spot.reports.get(spot.active)
             if active is None or active.running:
                 return False
-        return all(hosted.version == NOTHING for hosted in spot.reports.values())
+        return all(hosted.version == NOTHING and not hosted.loading for hosted in spot.reports.values())
 
     def is_here(self, id: str) -> bool:
         return self.presence[id] is Presence.HERE

@@ -64,6 +64,8 @@ class Hosted(msgspec.Struct, frozen=True, kw_only=True):
     running: bool
     """Whether it is caught up and can be read."""
     bytes: Count = 0
+    loading: Count = 0
+    """The bytes of the snapshot that is being loaded for it; 0 if none is. `bytes` has those that are here."""
     load: Rate | None = None
     """Keys and ranges that were read from it per second, over minutes; None until it was measured for long enough."""
     heavy: tuple[str, ...] = ()

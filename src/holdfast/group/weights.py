@@ -4,8 +4,8 @@
     lead = 1/2 + load / mean load      for the active one, in addition, since it is asked first
 
 The means are over all tasks, so size and load count the same however they are measured. The halves are a floor: a task
-that is empty and never read still counts, or all such tasks would end up on one member. A task whose load isn't known
-yet, as after a start, counts as one with the mean load: as none it would attract others.
+that is empty and never read still counts, or all such tasks would end up on one member. A task whose load or size isn't
+known yet, as after a start or while it is restored, counts as one with the mean: as none it would attract others.
 """
 
 import math
@@ -28,6 +28,7 @@ class Weight:
     hold: float = FLOOR
     lead: float = FLOOR
     bytes: float = 0.0
+    """Its size, as far as members say."""
     load: float = 0.0
 
 
@@ -38,16 +39,18 @@ def weights(
 
     >>> a, b = TaskId(0, 0), TaskId(0, 1)
     >>> hosted = Hosted(version=1, running=True, bytes=300, load=0.0)
-    >>> found = weights({a: {"x": hosted}, b: {}}, {"x": Presence.HERE})
+    >>> small = Hosted(version=1, running=True, bytes=100, load=0.0)
+    >>> found = weights({a: {"x": hosted}, b: {"x": small}}, {"x": Presence.HERE})
     >>> (found[a].hold, found[a].lead), (found[b].hold, found[b].lead)
-    ((2.5, 0.5), (0.5, 0.5))
+    ((2.0, 0.5), (1.0, 0.5))
     """
     sizes = {task: _size(by_member) for task, by_member in reports.items()}
+    estimated = _estimated(sizes, reports)
     loads = {task: _load(by_member, presence) for task, by_member in reports.items()}
-    size, load = _mean(sizes.values()), _mean(known for known in loads.values() if known is not None)
+    size, load = _mean(estimated.values()), _mean(known for known in loads.values() if known is not None)
     return {
         task: Weight(
-            FLOOR + (sizes[task] / size if size else 0.0),
+            FLOOR + (estimated[task] / size if size else 0.0),
             FLOOR + _ratio(loads[task], load),
             sizes[task],
             loads[task] or 0.0,
@@ -57,8 +60,17 @@ def weights(
 
 
 def _size(by_member: Mapping[str, Hosted]) -> float:
-    """A replica that is being restored has only a part of the bytes."""
-    return max((_sane(hosted.bytes) for hosted in by_member.values()), default=0.0)
+    """A replica that is being restored has only a part of the bytes, and knows the size of the snapshot it loads."""
+    return max((_sane(max(hosted.bytes, hosted.loading)) for hosted in by_member.values()), default=0.0)
+
+
+def _estimated(sizes: Mapping[TaskId, float], reports: Mapping[TaskId, Mapping[str, Hosted]]) -> Mapping[TaskId, float]:
+    """The sizes, with the mean of those that are known for tasks that nobody has restored."""
+    known = {
+        task for task, by_member in reports.items() if any(each.running or each.loading for each in by_member.values())
+    }
+    mean = _mean(sizes[task] for task in known)
+    return {task: size if task in known else max(size, mean) for task, size in sizes.items()}
 
 
 def _load(by_member: Mapping[str, Hosted], presence: Mapping[str, Presence]) -> float | None:

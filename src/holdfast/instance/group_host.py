@@ -56,10 +56,12 @@ class InstanceHost:
         }
         for each in hosted:
             task = each.replica.task
+            here, loading = each.progress.report.loaded
             found[str(task)] = Hosted(
                 version=each.replica.version,
                 running=each.caught_up,
-                bytes=self._instance.disk_bytes(each),
+                bytes=self._instance.disk_bytes(each) or here,
+                loading=loading,
                 load=rates[task],
                 heavy=each.heavy.heaviest(now, each.replica.specs),
             )

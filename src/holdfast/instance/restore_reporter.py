@@ -24,6 +24,8 @@ class RestoreReporter:
         self._task = task
         self._totals = dict.fromkeys(stores, 0)
         self._start: Version | None = None
+        self.loaded = 0, 0
+        """Of the snapshot that is loaded now, how many bytes are here, and how many it has."""
 
     @property
     def under_way(self) -> bool:
@@ -36,6 +38,7 @@ class RestoreReporter:
             self._append(RestorePhase.START, store, target)
 
     def batch(self, reached: Version, counts: Mapping[str, int]) -> None:
+        self.loaded = 0, 0
         for store in self._totals:
             count = counts.get(store, 0)
             self._totals[store] += count
@@ -43,10 +46,12 @@ class RestoreReporter:
 
     def loading(self, version: Version, done: int, total: int, kept: int) -> None:
         """While a snapshot is loaded: how many of its bytes are here, and how many of those were on disk before."""
+        self.loaded = done, total
         for store in self._totals:
             self._append(RestorePhase.BATCH, store, version, done=done, of=total, kept=kept)
 
     def ended(self, reached: Version) -> None:
+        self.loaded = 0, 0
         self._close(RestorePhase.END, reached)
 
     def suspended(self, reached: Version) -> None:
