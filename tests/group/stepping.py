@@ -33,9 +33,12 @@ class StepHost:
         self._group = group
         self.roles: dict[TaskId, bool] = {}
         self.problems: list[str] = []
+        self.stays_at: Version | None = None
+        """The version of its replicas, if it isn't the newest one."""
 
     def replicas(self, now: float) -> Mapping[str, Hosted]:
-        return {str(task): Hosted(version=NEWEST, running=True) for task in self.roles}
+        version = self._group.newest if self.stays_at is None else self.stays_at
+        return {str(task): Hosted(version=version, running=True) for task in self.roles}
 
     def hosted(self) -> Collection[TaskId]:
         return sorted(self.roles)
@@ -65,7 +68,7 @@ class StepHost:
         """Nobody asks for the state of the app."""
 
     def needs(self) -> Needs | None:
-        return NEEDS
+        return self._group.needs()
 
     def tell(self, generation: Generation) -> None:
         self._group.tell(generation)
@@ -78,6 +81,10 @@ class Group:
     clock: ManualClock = field(default_factory=ManualClock)
     members: dict[str, MemberSteps] = field(default_factory=dict)
     hosts: dict[str, StepHost] = field(default_factory=dict)
+    newest: Version = NEWEST
+
+    def needs(self) -> Needs:
+        return Needs(app_file=1, tasks=[Wanted(task=task) for task in TASKS], newest=self.newest)
 
     def coordinator(self, name: str, **settings: object) -> Coordinator:
         return Coordinator(
@@ -125,7 +132,7 @@ class Group:
         for id in ids or tuple(self.members):
             self.members[id].step()
         if driver is not None:
-            driver.step(lambda: NEEDS)
+            driver.step(self.needs)
 
     def active(self) -> dict[str, int]:
         """How many tasks each member is active for, as it says itself."""

@@ -33,6 +33,9 @@ class Candidate:
     tags: Mapping[str, str] = field(default_factory=dict)
     replicas: Mapping[TaskId, Hosted] = field(default_factory=dict)
     """The replicas that it says it has, from local state or from hosting them now."""
+    newest: Version | None = None
+    """A version that was there when it said so: it isn't behind for lack of those that came later. None if that isn't
+    known; then its replicas are compared with the newest version there is now."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,8 @@ class Draft:
         self.rules = rules
         self.presence = {member.id: member.presence for member in ordered}
         self.here = [member.id for member in ordered if member.presence is Presence.HERE]
+        self._known = {member.id: newest if member.newest is None else min(newest, member.newest) for member in ordered}
+        """The newest version at the time when each member reported."""
         self.location = {member.id: tuple(member.tags.get(tag, "") for tag in rules.spread_by) for member in ordered}
         self.loads = dict.fromkeys(self.presence, 0.0)
         """What each member carries, as far as data can move: the sum of `share` of its replicas."""
@@ -84,30 +86,40 @@ class Draft:
                 self.add(spot, id)
         if spot.before.active in self.presence:
             self.lead(spot, spot.before.active)
-        for id in spot.before.warming:
-            # One that leaves gets nothing new, and one that is away is waited for until its session ends.
-            if self.presence.get(id, Presence.LEAVING) is not Presence.LEAVING and id not in spot.replicas:
-                spot.warming.append(id)
+        # One that is away is waited for until its session ends.
+        spot.warming += [id for id in spot.before.warming if id in self.presence and id not in spot.replicas]
 
     # What is known about a replica
 
     def lag(self, spot: Spot, id: str) -> int | None:
-        """Versions that a replica is behind; None if there is none."""
+        """Versions that a replica was behind when it reported; None if there is none."""
         hosted = spot.reports.get(id)
-        return None if hosted is None else max(0, self.newest - hosted.version)
+        return None if hosted is None else max(0, self._known[id] - hosted.version)
 
     def is_close(self, spot: Spot, id: str) -> bool:
         """Whether a replica is within the acceptable lag: it is caught up, or will be in a moment."""
+        hosted, lag = spot.reports.get(id), self.lag(spot, id)
+        if hosted is None or lag is None or lag > self.rules.acceptable_lag:
+            return False
+        # One that has nothing needs a restore of the whole state, also if that has few versions so far.
+        return hosted.version != NOTHING or hosted.running or self._known[id] == NOTHING
+
+    def is_running(self, spot: Spot, id: str) -> bool:
+        """Whether a replica can be read, as it says itself."""
         hosted = spot.reports.get(id)
-        return hosted is not None and self.newest - hosted.version <= self.rules.acceptable_lag
+        return hosted is not None and hosted.running
+
+    def answers(self, spot: Spot, id: str) -> bool:
+        """Whether a replica is caught up and can be read now, also on a member that leaves."""
+        is_away = self.presence[id] is Presence.AWAY
+        return not is_away and self.is_running(spot, id) and self.is_close(spot, id)
 
     def is_ready(self, spot: Spot, id: str) -> bool:
-        """Whether a replica is caught up and answers: a task may move there."""
-        hosted = spot.reports.get(id)
-        return hosted is not None and hosted.running and self.is_close(spot, id) and self.is_here(id)
+        """Whether a replica is caught up and answers, on a member that stays: a task may move there."""
+        return self.is_here(id) and self.answers(spot, id)
 
     def is_empty(self, spot: Spot) -> bool:
-        """Whether no member has anything of a task, so that a move costs nothing and fails no read.
+        """Whether no member has begun anything of a task, so that a move costs nothing and fails no read.
 
         As long as its active replica hasn't reported, nothing is known: the replica may be read already.
         """
