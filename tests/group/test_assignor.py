@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -309,10 +310,128 @@ def member(id: str, hosted: Hosted | None = None, presence: Presence = Presence.
     return Candidate(id=id, presence=presence, replicas={} if hosted is None else {T: hosted})
 
 
-def placed(before: Place | None, *members: Candidate, standbys: int = 0) -> tuple[Place, str]:
+def placed(before: Place | None, *members: Candidate, standbys: int = 0, newest: int = 100) -> tuple[Place, str]:
     known = {} if before is None else {T: before}
-    found = assign(tasks_of(1), members, known, Version(100), Rules(standbys=standbys))
+    found = assign(tasks_of(1), members, known, Version(newest), Rules(standbys=standbys))
     return found.places[T], found.why[T]
+
+
+AWAY, LEAVING, STOPPING = Presence.AWAY, Presence.LEAVING, Presence.STOPPING
+RESTARTING = Hosted(version=95, running=False)
+"""It has its state, and can't be read for a moment."""
+
+
+def test_with_fewer_standbys_than_before_the_replica_that_answers_stays() -> None:
+    """Although something is warming: it is no reason to drop the active one."""
+    before = {T: Place(active="a", standbys=("b",), warming=("c",)), TaskId(0, 1): Place(active="a")}
+    heavy = Candidate(id="a", replicas=dict.fromkeys(before, caught_up()))
+    after = assign(
+        tasks_of(2), [heavy, member("b", RESTARTING), member("c", behind())], before, Version(100), Rules(standbys=0)
+    )
+    assert after.places[T] == Place(active="a", warming=("c",))
+
+
+def test_a_replica_that_restarts_is_no_reason_to_drop_one_that_answers() -> None:
+    before = Place(active="b", standbys=("a",))
+    drained = member("a", caught_up(), LEAVING)
+    assert placed(before, drained, member("b", RESTARTING), standbys=1)[0] == before
+    assert placed(before, drained, member("b", caught_up()), standbys=1)[0] == Place(active="b")
+
+
+def test_a_silent_replica_is_no_reason_to_drop_one_that_answers() -> None:
+    before = Place(active="a", standbys=("b", "c"))
+    members = member("a", caught_up()), member("b", behind(), AWAY), member("c", caught_up())
+    assert placed(before, *members, standbys=1)[0] == before
+
+
+def test_of_replicas_that_are_restored_the_most_advanced_one_stays() -> None:
+    before = Place(active="a", standbys=("b",))
+    assert placed(before, member("a", behind(10)), member("b", behind(60)))[0].members == ("a", "b")
+    assert placed(before, member("a", behind(60)), member("b", behind(10)))[0].members == ("a",)
+
+
+def test_a_replica_without_anything_is_not_caught_up_though_there_are_few_versions() -> None:
+    before, lost = Place(active="b", standbys=("a",)), member("b", behind(0))
+    place, why = placed(before, member("a", Hosted(version=5, running=True)), lost, standbys=1, newest=5)
+    assert place == Place(active="a", standbys=("b",))
+    assert "b is 5 versions behind" in why
+    leaves = member("a", Hosted(version=5, running=True), LEAVING)
+    assert placed(before, leaves, lost, standbys=1, newest=5)[0] == Place(active="a", standbys=("b",))
+
+
+@pytest.mark.parametrize("presence", [LEAVING, STOPPING])
+def test_the_only_copy_is_used_though_it_was_warming_on_a_member_that_leaves(presence: Presence) -> None:
+    before = Place(active="gone", warming=("d",))
+    place, _ = placed(before, member("a"), member("d", caught_up(), presence))
+    assert place == Place(active="d", warming=("a",))
+
+
+def test_a_drained_member_takes_over_from_one_that_ends_if_nobody_else_can() -> None:
+    members = member("a", caught_up(), STOPPING), member("b", caught_up(), LEAVING), member("c")
+    assert placed(Place(active="a", warming=("b",)), *members)[0].active == "b"
+
+
+def test_what_is_warming_on_a_drained_member_is_given_up() -> None:
+    before = Place(active="a", warming=("d",))
+    assert placed(before, member("a", caught_up()), member("d", behind(), LEAVING))[0] == Place(active="a")
+    assert placed(before, member("a", caught_up()), member("d", caught_up(), LEAVING))[0] == Place(active="a")
+
+
+def test_a_replica_is_behind_only_what_was_there_when_it_reported() -> None:
+    """Otherwise the member with the older heartbeat would lose its roles, in turns."""
+    before = Place(active="a", standbys=("b",))
+    running = Hosted(version=80, running=True)
+    a, b = Candidate(id="a", replicas={T: running}, newest=Version(80)), member("b", caught_up())
+    assert placed(before, a, b, standbys=1)[0] == before
+    late = Candidate(id="a", replicas={T: running}, newest=Version(91))
+    assert placed(before, late, b, standbys=1)[0] == Place(active="b", standbys=("a",))
+
+
+def test_a_replica_that_can_be_read_keeps_its_role_beside_one_that_can_not() -> None:
+    leftover = member("a", RESTARTING)
+    assert placed(Place(active="b"), leftover, member("b", Hosted(version=89, running=True)))[0] == Place(active="b")
+
+
+def test_a_task_that_is_being_restored_is_not_moved_at_once() -> None:
+    """Nor because those that are done are measured already: the others are about as large."""
+    before = {TaskId(0, n): Place(active="ab"[n % 2]) for n in range(8)}
+    done, loading = Hosted(version=100, running=True, bytes=1 << 30), Hosted(version=0, running=False, loading=1 << 30)
+    begun = {TaskId(0, n): loading for n in range(1, 5)}
+    waiting = {TaskId(0, n): Hosted(version=0, running=False) for n in range(5, 8)}
+    replicas = {TaskId(0, 0): done} | begun | waiting
+    members = [
+        Candidate(id=id, replicas={task: replicas[task] for task, place in before.items() if place.active == id})
+        for id in "ab"
+    ]
+    assert assign(tasks_of(8), members, before, Version(100), Rules()).places == before
+    after = assign(tasks_of(8), [*members, member("c")], before, Version(100), Rules()).places
+    moved = {task for task, place in after.items() if place.active == "c"}
+    assert moved, "what nobody has begun is moved"
+    assert not moved & begun.keys()
+
+
+def stopping(count: int, size: int) -> int:
+    """How many tasks are warmed up if the only member that has them ends."""
+    before = {TaskId(0, n): Place(active="a") for n in range(count)}
+    ends = Candidate(id="a", presence=STOPPING, replicas=dict.fromkeys(before, caught_up(size)))
+    after = assign(tasks_of(count), [ends, member("b"), member("c")], before, Version(100), Rules(warmups=2)).places
+    assert all(place.active == "a" for place in after.values())
+    return sum(len(place.warming) for place in after.values())
+
+
+def test_what_only_a_member_that_ends_has_is_replaced_as_far_as_there_is_time() -> None:
+    assert stopping(30, 1 << 20) == 30
+    assert stopping(30, 100 << 20) == 10
+    assert stopping(30, 100 << 30) == 2, "as many as always"
+
+
+def test_replacements_for_a_member_that_ends_leave_room_for_others() -> None:
+    tasks = [TaskId(0, n) for n in range(6)]
+    before = {task: Place(active="a" if task.partition < 4 else "d") for task in tasks}
+    ends = Candidate(id="a", presence=STOPPING, replicas=dict.fromkeys(tasks[:4], caught_up()))
+    drained = Candidate(id="d", presence=LEAVING, replicas=dict.fromkeys(tasks[4:], caught_up()))
+    after = assign(tasks_of(6), [ends, drained, member("b")], before, Version(100), Rules(warmups=1)).places
+    assert [len(after[task].warming) for task in tasks] == [1, 1, 1, 1, 1, 0]
 
 
 def test_a_silent_member_without_a_caught_up_standby_keeps_its_task() -> None:

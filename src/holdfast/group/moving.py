@@ -3,6 +3,9 @@
 Three reasons, in this order: a member is drained, or ends and nobody else has its task; the replicas of a task could be
 spread better over the tags; a member carries too much (`roles.starts`). A member that is being filled goes on getting
 replicas until it has its share (`roles.improves`), and gives none away meanwhile. Tasks without any data move at once.
+
+A member that gets SIGTERM ends in half a minute at most. What only it has is warmed up elsewhere in addition to the few
+at a time: all of it, if it can be restored in that time.
 """
 
 from collections.abc import Iterator
@@ -13,6 +16,10 @@ from holdfast.group.picking import Location, Picker
 from holdfast.group.roles import improves, least_useful, starts
 from holdfast.group.weights import FLOOR
 from holdfast.words import NOTHING
+
+_HURRY_BYTES = 1 << 30
+"""Replacements for members that end may together have so many bytes. Two dozen seconds restore them at 50 MB/s. Of
+larger states only a few tasks are done in time, and to begin all of them would make those few wait."""
 
 
 def start_moves(draft: Draft) -> None:
@@ -27,7 +34,10 @@ class _Moves:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._picker = Picker(draft)
-        self._room = draft.rules.warmups - sum(len(spot.warming) for spot in draft.spots)
+        self._hurried = [spot.weight.bytes for spot in draft.spots if spot.warming and self._ends(spot)]
+        """The sizes of tasks that are restored because the member that has them ends."""
+        under_way = sum(len(spot.warming) for spot in draft.spots if not self._ends(spot))
+        self._room = draft.rules.warmups - under_way
         self._better: dict[tuple[tuple[Location, ...], int], bool] = {}
 
     def replace_leaving(self) -> None:
@@ -44,8 +54,11 @@ class _Moves:
         # Active ones first, and small ones before large ones: they are done sooner.
         waiting.sort(key=lambda spot: (spot.active in draft.lasting(spot), spot.weight.hold))
         for spot in waiting:
-            if self._may_start(spot) and (id := self._picker.pick(spot)) is not None:
-                goes = Presence.STOPPING if self._loses_active(spot) else Presence.LEAVING
+            ends = self._loses_active(spot)
+            if (self._may_hurry(spot) if ends else self._may_start(spot)) and (
+                id := self._picker.pick(spot)
+            ) is not None:
+                goes = Presence.STOPPING if ends else Presence.LEAVING
                 leaving = next(id for id in spot.replicas if draft.presence[id] is goes)
                 if draft.newest == NOTHING:  # later, a replica that says it has nothing may be caught up by now
                     draft.replace(spot, leaving, id)
@@ -54,11 +67,15 @@ class _Moves:
 
     def _loses_active(self, spot: Spot) -> bool:
         """Whether its active replica ends in a moment, and nobody who is here could take over."""
+        return self._ends(spot) and not any(map(self._draft.is_here, spot.warming))
+
+    def _ends(self, spot: Spot) -> bool:
+        """Whether its active replica ends in a moment, and none of the others is on a member that is here."""
         draft = self._draft
         return (
             spot.active is not None
             and draft.presence[spot.active] is Presence.STOPPING
-            and not any(draft.is_here(id) for id in (*spot.replicas, *spot.warming))
+            and not any(map(draft.is_here, spot.replicas))
         )
 
     def spread(self) -> None:
@@ -125,7 +142,7 @@ class _Moves:
         hosted: dict[str, list[Spot]] = {id: [] for id in draft.here}
         for spot in draft.spots:
             goal = [*draft.lasting(spot), *spot.warming]
-            while len(goal) > draft.wanted(spot) and (least := least_useful(draft, spot, goal)) is not None:
+            while len(goal) > draft.wanted(spot) and (least := self._leaves_last(spot, goal)) is not None:
                 goal.remove(least)
             active = spot.active if spot.active in goal else next(iter(goal), None)
             for id in goal:
@@ -137,6 +154,12 @@ class _Moves:
                         hosted[id].append(spot)
         mean = sum(loads.values()) / len(loads)
         return {id: loads[id] for id in hosted}, hosted, mean
+
+    def _leaves_last(self, spot: Spot, goal: list[str]) -> str | None:
+        """The replica that will be dropped when those that are warming are caught up."""
+        draft = self._draft
+        others = {*draft.ready(spot), *spot.warming} - {spot.active}
+        return least_useful(draft, spot, goal, [id for id in goal if id != spot.active or others])
 
     def _is_movable(self, spot: Spot) -> bool:
         """Whether a move can begin: the task is where it should be now, and the replica that is read is caught up."""
@@ -205,7 +228,14 @@ class _Moves:
     def _may_start(self, spot: Spot) -> bool:
         return self._room > 0 or self._draft.is_empty(spot)
 
+    def _may_hurry(self, spot: Spot) -> bool:
+        few = len(self._hurried) < self._draft.rules.warmups
+        return few or sum(self._hurried) + spot.weight.bytes <= _HURRY_BYTES
+
     def _warm(self, spot: Spot, id: str, reason: str) -> None:
         spot.warming.append(id)
         spot.moving = reason
-        self._room -= 1
+        if self._ends(spot):
+            self._hurried.append(spot.weight.bytes)
+        else:
+            self._room -= 1

@@ -6,6 +6,9 @@ and then it goes on until no change improves anything. So loads that wobble by 2
 nothing: 1.2 / 0.8 is 1.5.
 """
 
+import math
+from collections.abc import Iterable
+
 from holdfast.group.candidates import Presence
 from holdfast.group.draft import Draft, Spot
 from holdfast.group.picking import Picker
@@ -29,9 +32,11 @@ def improves(heavy: float, light: float, mean: float) -> bool:
 def choose_actives(draft: Draft, picker: Picker) -> None:
     """Every task gets an active replica. Those without any are placed last, the heaviest of them first."""
     for spot in draft.spots:
-        for id in [id for id in spot.warming if draft.is_ready(spot, id)]:
+        for id in [id for id in spot.warming if draft.is_ready(spot, id) or _is_drained_and_answers(draft, spot, id)]:
             draft.add(spot, id)
         _hand_over(draft, spot)
+        # What isn't restored yet on a member that is drained is given up.
+        spot.warming = [id for id in spot.warming if draft.presence[id] is not Presence.LEAVING]
     lost = [spot for spot in draft.spots if spot.active is None]
     for spot in sorted(lost, key=lambda each: -(each.weight.hold + each.weight.lead)):
         _place(draft, spot, picker)
@@ -42,20 +47,27 @@ def _hand_over(draft: Draft, spot: Spot) -> None:
     now = spot.active
     if now is not None and draft.is_close(spot, now) and draft.is_here(now):
         return
-    leaves = now is not None and draft.presence[now] in (Presence.LEAVING, Presence.STOPPING)
-    if now is not None and leaves and draft.is_close(spot, now):
+    if now is not None and not _is_away(draft, now) and (draft.is_close(spot, now) or draft.is_running(spot, now)):
         able = draft.ready(spot)  # there is no hurry: it answers until then
+        if not able and draft.presence[now] is Presence.STOPPING:
+            able = [id for id in spot.replicas if _is_drained_and_answers(draft, spot, id)]
     else:
-        able = [id for id in spot.reports if draft.is_here(id) and draft.is_close(spot, id)]
-        if not able and not leaves:
-            able = [id for id in spot.replicas if not _is_away(draft, id) and draft.is_close(spot, id)]
+        here = [id for id in spot.reports if draft.is_here(id)]
+        # What a member that leaves has may be the only copy.
+        able = [
+            id
+            for id in dict.fromkeys((*here, *spot.replicas, *spot.warming))
+            if not _is_away(draft, id) and draft.is_close(spot, id)
+        ]
     if not able:
         return
     best = min(
         able,
         key=lambda id: (
-            id not in spot.replicas,
+            draft.presence[id] is Presence.STOPPING,
             not spot.reports[id].running,
+            not draft.is_here(id),
+            id not in spot.replicas,
             draft.leads[id],
             draft.loads[id],
             id,
@@ -63,6 +75,10 @@ def _hand_over(draft: Draft, spot: Spot) -> None:
     )
     spot.reason = f"caught up at version {spot.reports[best].version}, {_fault(draft, spot, now)}"
     _lead(draft, spot, best)
+
+
+def _is_drained_and_answers(draft: Draft, spot: Spot, id: str) -> bool:
+    return draft.presence[id] is Presence.LEAVING and draft.answers(spot, id)
 
 
 def _place(draft: Draft, spot: Spot, picker: Picker) -> None:
@@ -122,11 +138,12 @@ def shed(draft: Draft) -> None:
     for spot in draft.spots:
         lasting, wanted = draft.lasting(spot), draft.wanted(spot)
         former = None if spot.before is None else spot.before.active
-        if len(lasting) >= wanted and spot.active in lasting and _all_close(draft, spot, lasting):
+        if len(lasting) >= wanted and spot.active in lasting:
             for id in [id for id in spot.replicas if id not in lasting and id != former]:
-                draft.drop(spot, id)
+                if _can_go(draft, spot, id, lasting):
+                    draft.drop(spot, id)
         while len(lasting) > wanted:
-            least = least_useful(draft, spot, lasting)
+            least = least_useful(draft, spot, lasting, [id for id in lasting if _can_go(draft, spot, id, lasting)])
             if least is not None and least == spot.active:
                 best = min((id for id in draft.ready(spot) if id != least), key=lambda id: (draft.leads[id], id))
                 spot.reason = f"caught up at version {spot.reports[best].version}, and {least} is to drop the task"
@@ -138,25 +155,34 @@ def shed(draft: Draft) -> None:
             lasting.remove(least)
 
 
-def _all_close(draft: Draft, spot: Spot, lasting: list[str]) -> bool:
-    return all(draft.is_close(spot, id) for id in lasting if draft.is_here(id))
+def _can_go(draft: Draft, spot: Spot, id: str, lasting: list[str]) -> bool:
+    """Whether enough replicas are left without this one that are here and have as much as it has.
+
+    One that is silent, or restarts, may not come back with its state: it is not a reason to drop one that answers.
+    """
+    if id == spot.active and not any(other != id for other in draft.ready(spot)):
+        return False
+    own = _value(draft, spot, id)
+    left = [other for other in lasting if other != id and draft.is_here(other) and _value(draft, spot, other) >= own]
+    return len(left) >= min(draft.wanted(spot), 1 + draft.rules.standbys)
 
 
-def least_useful(draft: Draft, spot: Spot, among: list[str]) -> str | None:
-    """The replica without which the others are best: spread over the tags, caught up, on the lightest members."""
-    able = [
-        id
-        for id in among
-        if draft.is_here(id)
-        and (id != spot.active or any(other != id for other in (*draft.ready(spot), *spot.warming)))
-    ]
+def _value(draft: Draft, spot: Spot, id: str) -> float:
+    """What a replica is worth: its version, or more than any if it answers. A load that has begun is not nothing."""
+    if (hosted := spot.reports.get(id)) is None:
+        return 0.0
+    return math.inf if draft.answers(spot, id) else hosted.version or 0.5 * bool(hosted.loading)
+
+
+def least_useful(draft: Draft, spot: Spot, among: list[str], able: Iterable[str]) -> str | None:
+    """The one of `able` without which the others are best: spread over the tags, caught up, on the lightest members."""
 
     def key(id: str) -> tuple[tuple[int, ...], bool, float, str]:
         is_behind = not draft.is_close(spot, id) and id not in spot.warming
         load = draft.loads[id] if id in spot.warming else draft.load_without(spot, id)
         return draft.spread(other for other in among if other != id), is_behind, load, id
 
-    return max(able, key=key, default=None)
+    return max((id for id in able if draft.is_here(id)), key=key, default=None)
 
 
 def level_roles(draft: Draft) -> None:
