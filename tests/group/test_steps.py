@@ -7,9 +7,10 @@ import pytest
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group import generations
 from holdfast.group.driver_steps import DriverSteps
-from holdfast.group.generations import Generation, Generations
+from holdfast.group.generations import Generation, Generations, Rules
 from holdfast.group.members import Members, MemberState
 from holdfast.log import documents, names, wishes
+from holdfast.words import Version
 from tests.group.making import LOG, member, new_storage, put
 from tests.group.stepping import INTERVAL, TASKS, TIMEOUT, Group, needs, newest, settled
 from tests.log.making import Watched
@@ -43,6 +44,56 @@ def test_among_many_members_one_that_is_silent_is_given_up() -> None:
         group.clock.advance(driver.pace + 3.0)
     assert driver.generation is not None and len(driver.generation.members) == 99
     assert "m7" not in driver.generation.members
+
+
+@pytest.mark.parametrize(("count", "rate"), [(3, 8), (20, 3)])
+def test_many_versions_between_two_heartbeats_change_no_roles(count: int, rate: int) -> None:
+    """The heartbeat of one member is nearly an interval older than that of another, and both are caught up."""
+    group = Group(Rules(standbys=1, acceptable_lag=7))
+    driver = group.driver()
+    driver.step(group.needs)
+    group.join(*(f"m{number}" for number in range(count)))
+    made = list[Generation]()
+    for look in range(30):
+        for id in sorted(group.members, reverse=look % 4 > 1):
+            group.members[id].step()
+            group.clock.advance(driver.pace / count)
+            group.newest = Version(group.newest + max(1, round(rate * driver.pace / count)))
+        driver.step(group.needs)
+        if look > 10 and driver.generation is not None:
+            made.append(driver.generation)
+    assert len({each.number for each in made}) == 1, [each.reason for each in made]
+
+
+def test_the_heartbeat_of_a_replica_that_stays_behind_shows_it() -> None:
+    group, driver = settled("a", "b", standbys=1)
+    group.hosts["a"].stays_at = group.newest
+    for _ in range(4):
+        group.newest = Version(group.newest + 10)
+        group.round(driver=driver)
+    assert {place.active for place in newest(group).tasks.values()} == {"b"}
+
+
+def test_nobody_of_many_waits_longer_than_an_interval_for_what_a_member_that_leaves_has() -> None:
+    """Otherwise it would end before the others have looked often enough."""
+    ids = [f"m{number:02}" for number in range(20)]
+    group, driver = settled(*ids)
+    leaving = next(id for id, active in group.active().items() if active)
+    assert driver.pace == group.members[leaving].pace > INTERVAL
+    group.members[leaving].start_leaving()
+    group.members[leaving].step()
+    driver.step(needs)
+    assert driver.pace == INTERVAL
+    warming = next(id for place in newest(group).tasks.values() for id in place.warming)
+    group.members[warming].step()
+    assert group.members[warming].pace == INTERVAL
+    for _ in range(4):
+        group.round(driver=driver)
+    assert group.members[leaving].has_handed_over()
+    assert group.members[warming].pace > INTERVAL
+    group.members[leaving].leave()
+    driver.step(needs)
+    assert driver.pace > INTERVAL
 
 
 def test_a_heartbeat_says_when_the_next_one_is_due() -> None:
@@ -114,13 +165,19 @@ def test_a_member_that_left_for_good_is_replaced_when_its_session_has_ended(stan
     assert all(len(place.members) == 1 + standbys and "a" not in place.members for place in after.tasks.values())
 
 
-def test_all_replicas_of_a_drained_member_move_also_while_another_one_is_restarted() -> None:
+@pytest.mark.parametrize("returns", [True, False])
+def test_all_replicas_of_a_drained_member_move_also_if_another_one_is_restarted(returns: bool) -> None:
+    """As long as that one may be back with its replicas, those of the drained member are kept: they can be read."""
     group, driver = settled("a", "b", "c", "d", standbys=1)
     wishes.ask(group.storage, names.drain("b"), LOG)
     stopped(group, driver, "a")
-    for _ in range(4):
+    assert all({*place.members} - {"a"} > {place.active} for place in newest(group).tasks.values())
+    if returns:
+        group.join("a")
+    for _ in range(8):
         group.round(driver=driver)
     assert not newest(group).hosted_by("b")
+    assert all(len(place.members) == 2 for place in newest(group).tasks.values())
 
 
 @pytest.mark.parametrize("with_driver", [True, False])

@@ -61,9 +61,12 @@ class DriverSteps:
 
     @property
     def pace(self) -> float:
-        """The seconds between two steps."""
-        members = 1 if self._known is None else len(self._known.members)
-        return interval_for(members, self._interval, self._timeout)
+        """The seconds between two steps. A member that leaves doesn't wait longer than necessary for its last task."""
+        members, judge = self._coordinator.members.items(), self._coordinator.judge
+        if any(each.state is MemberState.LEAVING and judge.standing(id) is Standing.LIVE for id, each in members):
+            return self._interval
+        count = 1 if self._known is None else len(self._known.members)
+        return interval_for(count, self._interval, self._timeout)
 
     @property
     def suspected(self) -> Collection[str]:

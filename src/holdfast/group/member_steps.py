@@ -95,6 +95,8 @@ class MemberSteps:
         self._driver = DriverWatch(storage, member.log, interval, timeout)
         self._state = MemberState.JOINED
         self._generation: Generation | None = None
+        self._warms_up = False
+        """Whether a task is to move here as soon as this member says that its replica is caught up."""
         self._not_hosted: dict[TaskId, str] = {}
         """Tasks that couldn't be hosted, and why. They are tried again."""
         self._told = 0
@@ -121,8 +123,8 @@ class MemberSteps:
 
     @property
     def pace(self) -> float:
-        """The seconds between two steps."""
-        if self._state is MemberState.LEAVING:
+        """The seconds between two steps. Nobody waits longer than necessary for a replica that is moving."""
+        if self._state is MemberState.LEAVING or self._warms_up:
             return self._interval
         members = 1 if self._generation is None else len(self._generation.members)
         return interval_for(members, self._interval, self._timeout)
@@ -221,6 +223,7 @@ class MemberSteps:
             self._host_one(task, active=place.active == self._id)
             self._beat_if_due()
         self._generation = generation
+        self._warms_up = any(self._id in place.warming for place in own.values())
         host.took(generation)
 
     def _host_one(self, task: TaskId, *, active: bool) -> None:
