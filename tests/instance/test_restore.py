@@ -236,6 +236,27 @@ def test_a_heartbeat_says_that_a_snapshot_is_being_loaded(tmp_path: Path) -> Non
         assert (found.version, found.running, found.loading) == (app.version, True, 0)
 
 
+def test_a_heartbeat_names_state_that_is_still_to_be_opened(tmp_path: Path) -> None:
+    """A member that returns with many tasks opens a few at a time. Nothing has to be restored for the others."""
+    app = AppLog(str(tmp_path / "log"))
+    app.grow(3, seed=1)
+    config = config_of(app, tmp_path, snapshots=NO_SNAPSHOTS)
+    with running(config) as instance:
+        assert instance.wait_ready(60)
+    returned = Instance(msgspec.structs.replace(config, tasks={}))
+    host = InstanceHost(returned)
+    try:
+        found = host.replicas(0.0)[str(TASK)]
+        assert (found.version, found.running) == (app.version, False)
+        host.host(TASK, active=True)  # nobody opens it, since the instance hasn't started
+        assert host.replicas(1.0)[str(TASK)] == msgspec.structs.replace(found, load=None)
+        replica = returned.replica(TASK)
+        replica.open()
+        assert host.replicas(2.0)[str(TASK)].version == replica.version
+    finally:
+        returned.stop()
+
+
 def said(instance: Instance) -> Hosted:
     return InstanceHost(instance).replicas(0.0)[str(TASK)]
 

@@ -24,7 +24,7 @@ from holdfast.instance.messages import InstanceUnreachable
 from holdfast.instance.read_rates import ReadRates
 from holdfast.log.documents import UnknownFormat
 from holdfast.log.objects import Storage
-from holdfast.words import NOTHING, TaskId
+from holdfast.words import NOTHING, TaskId, Version
 
 if TYPE_CHECKING:
     from holdfast.group.coordinator import Needs
@@ -45,6 +45,8 @@ class InstanceHost:
         self._instance = instance
         self._storage = storage
         self._rates = ReadRates()
+        self._unopened: dict[TaskId, Version] = {}
+        """The versions of folders whose tasks are hosted again, until they are opened."""
         self._leftover = LeftoverState(Path(config.state_dir), config.name, config.state.cleanup_delay.total_seconds())
 
     def replicas(self, now: float) -> Mapping[str, Hosted]:
@@ -56,9 +58,11 @@ class InstanceHost:
         }
         for each in hosted:
             task = each.replica.task
+            if each.replica.is_open:
+                self._unopened.pop(task, None)
             here, loading = each.progress.report.loaded
             found[str(task)] = Hosted(
-                version=each.replica.version,
+                version=self._unopened.get(task, each.replica.version),
                 running=each.caught_up,
                 bytes=self._instance.disk_bytes(each) or here,
                 loading=loading,
@@ -77,6 +81,8 @@ class InstanceHost:
         self._instance.drop(task)
 
     def host(self, task: TaskId, *, active: bool) -> None:
+        if (stored := self._leftover.versions().get(task, NOTHING)) != NOTHING:
+            self._unopened[task] = stored
         self._instance.host(task, Role.ACTIVE if active else Role.STANDBY)
 
     def not_hosted(self, task: TaskId, error: HoldfastError) -> None:
