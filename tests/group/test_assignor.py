@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +32,9 @@ class Event(NamedTuple):
 
 events = st.builds(
     Event,
-    st.sampled_from(["join", "crash", "expire", "return", "leave", "loads", "wipe"]),
+    st.sampled_from(
+        ["join", "crash", "expire", "return", "restart", "stop", "leave", "keep", "loads", "wipe", "standbys", "slow"]
+    ),
     st.sampled_from(IDS),
     st.integers(0, 4),
     st.tuples(*[st.integers(0, 50)] * 3),
@@ -51,6 +54,7 @@ def groups(draw: st.DrawFn, *, tags: bool = True, standbys: int = 2) -> Group:
         rules,
         sizes={each.task: draw(measured) << 20 for each in tasks},
         loads={each.task: float(draw(measured)) for each in tasks},
+        snapshots=draw(st.booleans()),
     )
     for id in IDS[: draw(st.integers(1, 5))]:
         group.join(id, tags_of(id))
@@ -67,11 +71,21 @@ def happen(group: Group, event: Event) -> None:
     match event.what, None if machine is None else machine.presence:
         case "join", None if machine is None:
             group.join(event.member, tags_of(event.member))
-        case ("return", None | Presence.AWAY) if machine is not None:
+        case ("return", None | Presence.AWAY | Presence.STOPPING) if machine is not None:
             group.give_back(event.member)
+        case "restart", Presence.HERE:
+            group.give_back(event.member)
+        case "stop", Presence.HERE:
+            group.stop(event.member)
+        case "keep", Presence.LEAVING:
+            group.keep(event.member)
+        case "standbys", _:
+            group.rules = msgspec.structs.replace(group.rules, standbys=event.values[0] % 3)
+        case ("slow", _) if machine is not None:
+            machine.slow = 1 + event.values[0] % 3
         case ("crash", Presence.HERE) if len(group.here) > 1:
             group.crash(event.member)
-        case "expire", Presence.AWAY:
+        case "expire", Presence.AWAY | Presence.STOPPING:
             group.expire(event.member)
         case ("leave", Presence.HERE) if len(group.here) > 1:
             group.leave(event.member)
@@ -92,7 +106,8 @@ def replay(group: Group, history: list[Event]) -> None:
 def limit(group: Group) -> int:
     """Each replica moves once or is restored anew, a few at a time; and a few rounds for roles and drops."""
     replicas = len(group.tasks) * (1 + group.rules.standbys)
-    return 10 + (RESTORE_ROUNDS + 3) * (2 * replicas // group.rules.warmups + 2)
+    slowest = max(machine.slow for machine in group.machines.values())
+    return 10 + (slowest * RESTORE_ROUNDS + 3) * (2 * replicas // group.rules.warmups + 2)
 
 
 def wanted_replicas(group: Group, everywhere: bool) -> int:
@@ -103,9 +118,7 @@ def wanted_replicas(group: Group, everywhere: bool) -> int:
 @given(groups(), st.lists(events, max_size=12))
 def test_a_group_settles_after_any_history_and_then_stays(group: Group, history: list[Event]) -> None:
     replay(group, history)
-    for id, machine in group.machines.items():
-        if machine.presence is Presence.AWAY:
-            group.expire(id)
+    group.end()
     group.settle(limit(group))
     settled = group.places
     group.round()
@@ -141,9 +154,7 @@ def weights_of(group: Group) -> Mapping[TaskId, Weight]:
 def test_a_settled_group_is_balanced(group: Group, history: list[Event]) -> None:
     """No member carries more than 1.5 times another one, but for one task and 15% of the mean."""
     replay(group, history)
-    for id, machine in group.machines.items():
-        if machine.presence is Presence.AWAY:
-            group.expire(id)
+    group.end()
     group.settle(limit(group))
     loads, found = carried(group), weights_of(group)
     mean = sum(loads.values()) / len(loads)
@@ -177,9 +188,7 @@ def test_active_roles_are_balanced_among_replicas(group: Group) -> None:
 @given(groups(), st.lists(events, max_size=8))
 def test_replicas_are_spread_over_the_first_tag_whenever_possible(group: Group, history: list[Event]) -> None:
     replay(group, history)
-    for id, machine in group.machines.items():
-        if machine.presence is Presence.AWAY:
-            group.expire(id)
+    group.end()
     group.settle(limit(group))
     for tag in group.rules.spread_by[:1]:
         values = {group.machines[id].tags[tag] for id in group.here}
@@ -364,6 +373,12 @@ def test_the_only_copy_is_used_though_it_was_warming_on_a_member_that_leaves(pre
     before = Place(active="gone", warming=("d",))
     place, _ = placed(before, member("a"), member("d", caught_up(), presence))
     assert place == Place(active="d", warming=("a",))
+
+
+def test_a_task_whose_only_member_has_begun_to_warm_it_up_is_active_there() -> None:
+    place, why = placed(Place(active="gone", warming=("a",)), member("a"))
+    assert place == Place(active="a")
+    assert "gone has left the group, and it was to be restored here before" in why
 
 
 def test_a_drained_member_takes_over_from_one_that_ends_if_nobody_else_can() -> None:

@@ -85,13 +85,13 @@ def _place(draft: Draft, spot: Spot, picker: Picker) -> None:
     """No replica is caught up: the most advanced one, or the lightest member, becomes active at once."""
     fault = _fault(draft, spot, None)
     advanced = [id for id, hosted in spot.reports.items() if hosted.version != NOTHING and draft.is_here(id)]
-    assigned = [id for id in spot.replicas if draft.is_here(id)]
+    assigned = [id for id in (*spot.replicas, *spot.warming) if draft.is_here(id)]
     if advanced:
         best = min(advanced, key=lambda id: (-spot.reports[id].version, id not in spot.replicas, draft.loads[id], id))
         spot.reason = f"{fault}, and no replica is more advanced than version {spot.reports[best].version} here"
     elif assigned:
-        best = min(assigned, key=lambda id: (draft.leads[id], draft.loads[id], id))
-        spot.reason = f"{fault}, and this replica was its standby"
+        best = min(assigned, key=lambda id: (not _value(draft, spot, id), draft.leads[id], draft.loads[id], id))
+        spot.reason = f"{fault}, and it was to be restored here before"
     elif (picked := picker.pick(spot)) is not None:
         best = picked
         spot.reason = f"{fault}, and this member is the lightest ({picker.weight(best):.1f})"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from holdfast.group.candidates import Presence
 from holdfast.group.members import Hosted
-from holdfast.words import TaskId
+from holdfast.words import NOTHING, TaskId
 
 FLOOR = 0.5
 _MOST = 1e15
@@ -65,12 +65,14 @@ def _size(by_member: Mapping[str, Hosted]) -> float:
 
 
 def _estimated(sizes: Mapping[TaskId, float], reports: Mapping[TaskId, Mapping[str, Hosted]]) -> Mapping[TaskId, float]:
-    """The sizes, with the mean of those that are known for tasks that nobody has restored."""
+    """The sizes, with the mean of those that are known for tasks of which nobody has anything yet."""
     known = {
-        task for task, by_member in reports.items() if any(each.running or each.loading for each in by_member.values())
+        task
+        for task, by_member in reports.items()
+        if sizes[task] or any(each.running or each.version != NOTHING for each in by_member.values())
     }
     mean = _mean(sizes[task] for task in known)
-    return {task: size if task in known else max(size, mean) for task, size in sizes.items()}
+    return {task: size if task in known else mean for task, size in sizes.items()}
 
 
 def _load(by_member: Mapping[str, Hosted], presence: Mapping[str, Presence]) -> float | None:
