@@ -82,10 +82,10 @@ class Coordinator:
         self._check_leads = check_leads
         """Raises if another coordinator is to propose from now on. It is asked before something is written."""
         self._forget_after = forget_after
-        self._newest: Version | None = None
-        """The newest version at the last proposal."""
+        self._newest: tuple[Version | None, Version | None] = None, None
+        """The newest version at the last proposal but one, and at the last one."""
         self._heard: dict[str, tuple[tuple[int, str, int], Version | None]] = {}
-        """By member, which heartbeat was the last one, and the newest version at the proposal before it was seen."""
+        """By member, which heartbeat was the last one, and a version that was there when it was written."""
         self._unbelieved: dict[str, str] = {}
         """Members that were warned about, and their processes."""
 
@@ -117,18 +117,19 @@ class Coordinator:
         return self.generations.newest
 
     def _hear(self, newest: Version) -> None:
-        """Takes note of what each heartbeat can know: it was written after the proposal before it was seen.
+        """Takes note of what each heartbeat can know: it was written after the look before the one that has seen it.
 
         Many versions may be made until the next heartbeat. A replica that is as good as the others must not seem to be
         behind because its heartbeat is older than theirs.
         """
-        heard = self._heard
+        heard, (early, late) = self._heard, self._newest
+        known = late if early is None else early
         self._heard = {}
         for id, member in self.members.items():
             identity = member.incarnation, member.process, member.beat
             before = heard.get(id)
-            self._heard[id] = before if before is not None and before[0] == identity else (identity, self._newest)
-        self._newest = newest
+            self._heard[id] = before if before is not None and before[0] == identity else (identity, known)
+        self._newest = late, newest
 
     def _skip_lost(self, newest: Generation | None) -> bool:
         """Whether the object of a generation is lost, so that another one is needed, with a number above it."""
@@ -221,8 +222,8 @@ class Coordinator:
             for task, hosted in member.tasks.items()
             if newest == NOTHING or self._can_be(member, task, hosted.version, newest)
         }
-        known = None if presence is Presence.AWAY else self._heard[member.id][1]
-        return Candidate(id=member.id, presence=presence, tags=member.tags, replicas=replicas, newest=known)
+        at = None if presence is Presence.AWAY else self._heard[member.id][1]
+        return Candidate(id=member.id, presence=presence, tags=member.tags, replicas=replicas, newest=at)
 
     def _can_be(self, member: Member, task: str, version: int, newest: Version) -> bool:
         """Whether a replica can be at a version. One that can't counts as none, and its member is named once."""

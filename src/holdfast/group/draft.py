@@ -87,7 +87,8 @@ class Draft:
         if spot.before.active in self.presence:
             self.lead(spot, spot.before.active)
         # One that is away is waited for until its session ends.
-        spot.warming += [id for id in spot.before.warming if id in self.presence and id not in spot.replicas]
+        warming = dict.fromkeys(spot.before.warming)
+        spot.warming += [id for id in warming if id in self.presence and id not in spot.replicas]
 
     # What is known about a replica
 
