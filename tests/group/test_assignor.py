@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.group.assignor import assign
@@ -115,6 +115,7 @@ def wanted_replicas(group: Group, everywhere: bool) -> int:
     return here if everywhere else min(1 + group.rules.standbys, here)
 
 
+@settings(max_examples=100)
 @given(groups(), st.lists(events, max_size=12))
 def test_a_group_settles_after_any_history_and_then_stays(group: Group, history: list[Event]) -> None:
     replay(group, history)

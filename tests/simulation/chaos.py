@@ -77,6 +77,10 @@ class Chaos:
         if world.random.random() < world.weather.events / 2:
             world.strikes("lost entry", "the last entry of Spark's checkpoint is lost")
             world.checkpoint.forget_last()
+        if world.random.random() < world.weather.events / 2:
+            standbys = world.random.choice((0, 1, 2))
+            world.strikes("standbys", f"someone sets standbys to {standbys}")
+            world.rules = msgspec.structs.replace(world.rules, standbys=standbys)
         world.launch(DriverProcess(world, self._number()))
 
     def start_instance(self, id: str, *, elsewhere: bool = False) -> None:

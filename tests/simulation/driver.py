@@ -90,6 +90,7 @@ class DriverProcess(Process):
 
     def start(self) -> None:
         world, random = self.world, self.world.random
+        self.rules = world.rules
         self.log = Log.create_or_open(self.storage, world.spec, random)
         newest = self.log.newest()
         self.leadership = Leadership.take_over(
@@ -118,8 +119,8 @@ class DriverProcess(Process):
             self.log.id,
             DRIVER,
             WatchedJudge(self.watch),
-            world.assign,
-            world.rules,
+            world.assigning,
+            self.rules,
             lambda: new_id(random),
             check_leads=self.leadership.check,
             forget_after=FORGET_AFTER,

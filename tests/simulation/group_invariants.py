@@ -1,6 +1,7 @@
 """What has to be true of generations, heartbeats and drains, checked as they are stored, deleted and completed."""
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +22,14 @@ _GENERATIONS = msgspec.json.Decoder(Generation)
 _MEMBERS = msgspec.json.Decoder(Member)
 
 
+class _Heartbeat(msgspec.Struct):
+    process: str
+    beat: int
+
+
+_HEARTBEATS = msgspec.json.Decoder(_Heartbeat)
+
+
 class GroupInvariants:
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -39,6 +48,8 @@ class GroupInvariants:
         self._deleted: dict[str, int] = {}
         """By id, the highest incarnation whose heartbeat a coordinator has deleted."""
         self._forged_at = -TIMEOUT
+        self._forged_in = 0
+        """The last step in which someone overwrote a heartbeat."""
         self._driver_beats: deque[tuple[int, float]] = deque(maxlen=8)
         """The steps and times of the last heartbeats of drivers."""
 
@@ -106,11 +117,14 @@ class GroupInvariants:
 
     # Heartbeats
 
-    def member_stored(self, name: str) -> None:
+    def member_stored(self, name: str, data: bytes) -> None:
         self._stored[name] = self._world.step_number
+        with suppress(msgspec.MsgspecError):
+            member = _HEARTBEATS.decode(data)
+            self._world.assigning.stored(member.process, member.beat)
 
     def member_forged(self) -> None:
-        self._forged_at = self._world.now
+        self._forged_at, self._forged_in = self._world.now, self._world.step_number
 
     def member_deleted(self, name: str, data: bytes, process: Process | None) -> None:
         """Only the heartbeat of a member that is long gone, and that no later start could be taken for."""
@@ -120,6 +134,8 @@ class GroupInvariants:
         try:
             member = _MEMBERS.decode(data)
         except msgspec.MsgspecError:
+            if self._forged_in >= process.step_began:
+                return  # while it was being deleted
             raise Violation(f"{process} deletes {name}, which can't be believed") from None
         process.watch.check_deleted(member.id)
         identity = member.incarnation, member.process, member.beat
@@ -152,6 +168,9 @@ class GroupInvariants:
         if self._world.now - self._forged_at < 2 * TIMEOUT:
             return False  # it may know a heartbeat that isn't there any more
         listed = self._world.objects.listed(names.MEMBERS)
+        coordinator = instance.coordinator
+        if coordinator is not None and any(names.member(id) not in listed for id in coordinator.members):
+            return False  # nor is one that a coordinator has deleted
         others = [id for name in listed if (id := names.member_of(name)) is not None and id != instance.id]
         return not any(map(self._is_staying, others))
 
@@ -166,6 +185,7 @@ class GroupInvariants:
             is_other = other.id != instance.id and other.id in generation.members
             # Its heartbeats before the last step of the instance were seen in that step.
             is_seen = other.answers and other.beats[0] >= 0 and other.beats[1] < instance.looked
+            is_seen = is_seen and not instance.watch.is_gone(other.id)
             stays = other.drained_by is None and self._member(other.id) is not None and self._is_staying(other.id)
             if is_other and is_seen and stays:
                 raise Violation(f"{instance} ends its drain with tasks that {other} could have taken over")

@@ -100,9 +100,25 @@ class Instance(Process):
         self.calls = Calls()
         self.resources = resources_on(self.disk)
         self.updater = ReplicaUpdater(
-            self.source, self.events, RestoreSettings(), _RETRY, INTERVAL, self.clock, random, self.calls
+            self.source,
+            self.events,
+            RestoreSettings(acceptable_lag=world.rules.acceptable_lag),
+            _RETRY,
+            INTERVAL,
+            self.clock,
+            random,
+            self.calls,
         )
-        member = Member(log=self.log.id, id=self.id, incarnation=1, process=self.process, beat=0, address=self.address)
+        number = int(self.id.removeprefix("i"))
+        member = Member(
+            log=self.log.id,
+            id=self.id,
+            incarnation=1,
+            process=self.process,
+            beat=0,
+            address=self.address,
+            tags={"zone": "xy"[number % 2], "rack": "12"[number // 2]},
+        )
         holder, began, before = self._holder(), world.step_number, world.invariants.group.incarnation_below(self.id)
         self.steps = MemberSteps(
             self.storage,
@@ -128,7 +144,7 @@ class Instance(Process):
             self.log.id,
             self.id,
             WatchedJudge(self.watch),
-            self.world.assign,
+            self.world.assigning,
             self.world.rules,
             lambda: new_id(self.world.random),
             keeps_rules=True,
@@ -153,10 +169,18 @@ class Instance(Process):
     # The host of its steps
 
     def replicas(self, now: float) -> Mapping[str, Hosted]:
-        return {
-            str(task): Hosted(version=replica.version, running=self.progress[task].phase is Phase.RUNNING)
-            for task, replica in self.opened.items()
-        }
+        return {str(task): self._hosted(task, replica) for task, replica in self.opened.items()}
+
+    def _hosted(self, task: TaskId, replica: Replica) -> Hosted:
+        progress, size = self.progress[task], self.world.sizes[task]
+        here, loading = progress.report.loaded
+        return Hosted(
+            version=replica.version,
+            running=progress.phase is Phase.RUNNING,
+            bytes=size if replica.version else size * here // max(1, loading),
+            loading=loading and max(1, size),
+            load=self.world.loads[task] if task in self.active else 0.0,
+        )
 
     def hosted(self) -> Collection[TaskId]:
         return sorted(self.opened)

@@ -49,7 +49,7 @@ class Invariants:
                 self._check_leads(driver, f"creates {name}")
             self.group.generation_created(data, self._acting())
         elif name.startswith(names.MEMBERS):
-            self.group.member_stored(name)
+            self.group.member_stored(name, data)
         elif name == names.DRIVER_HEARTBEAT:
             self.group.driver_beats(data)
 

@@ -14,12 +14,14 @@ import msgspec
 
 from holdfast.errors import StorageUnavailable
 from holdfast.group.coordinator import Coordinator
+from holdfast.group.draft import Draft
 from holdfast.group.driver_heartbeat import DriverWatch
 from holdfast.group.generations import Generation, Generations
 from holdfast.group.judge import Judge, Standing
 from holdfast.group.member_steps import MemberSteps
 from holdfast.group.members import Member
 from holdfast.group.membership import Membership
+from holdfast.group.moving import _Moves
 from holdfast.instance import log_reader
 from holdfast.instance.log_reader import TaskLogReader
 from holdfast.instance.next_step import Usable, check_state
@@ -36,6 +38,7 @@ from holdfast.pipeline.protocol import Compute, version_of
 from holdfast.pipeline.sinks.runner import SinkRunner
 from holdfast.stores.engines import base, family_marks
 from holdfast.words import NOTHING, Version
+from tests.simulation import assignor_mutations as assignor
 
 Patches = list[tuple[object, str, Any]]
 
@@ -304,41 +307,48 @@ def _same(target: object, name: str, value: Any) -> Callable[[], Patches]:
 
 
 MUTATIONS = [
-    Mutation("a commit replaces another one", 14, _overwriting_commit),
-    Mutation("a commit that fails is assumed to exist", 36, _unconfirmed_commit),
-    Mutation("exists counts as won", 35, _same(Log, "_check_won", lambda self, commit: None)),
-    Mutation("a commit needs no neighbour", 39, _same(CommitChain, "follows", lambda self, version: True)),
-    Mutation("cleaning passes the snapshots", 0, _cleaned_past_snapshots),
-    Mutation("cleaning keeps one commit", 47, _cleaned_past_newest),
-    Mutation("cleaning deletes what a slow driver writes", 3, _orphans_of_slow_drivers),
-    Mutation("cleaning deletes segments first", 0, _segments_before_commits),
-    Mutation("an outdated driver doesn't look", 0, _same(Leadership, "check", lambda self: None)),
-    Mutation("a batch is computed again", 0, _batch_computed_again),
-    Mutation("a restart forgets what sinks lack", 5, _sinks_start_at_the_newest),
-    Mutation("the mark comes before the data", 47, _mark_before_data),
-    Mutation("half a version is served", 335, _half_a_version),
-    Mutation("a family that lost its writes is complete", 49, _forgets_unflushed_families),
-    Mutation("a task reads the newest version", 4, _reads_the_newest),
-    Mutation("a restore skips a version", 0, _restore_skips),
+    Mutation("a commit replaces another one", 2, _overwriting_commit),
+    Mutation("a commit that fails is assumed to exist", 0, _unconfirmed_commit),
+    Mutation("exists counts as won", 13, _same(Log, "_check_won", lambda self, commit: None)),
+    Mutation("a commit needs no neighbour", 2, _same(CommitChain, "follows", lambda self, version: True)),
+    Mutation("cleaning passes the snapshots", 1, _cleaned_past_snapshots),
+    Mutation("cleaning keeps one commit", 28, _cleaned_past_newest),
+    Mutation("cleaning deletes what a slow driver writes", 2, _orphans_of_slow_drivers),
+    Mutation("cleaning deletes segments first", 2, _segments_before_commits),
+    Mutation("an outdated driver doesn't look", 2, _same(Leadership, "check", lambda self: None)),
+    Mutation("a batch is computed again", 2, _batch_computed_again),
+    Mutation("a restart forgets what sinks lack", 22, _sinks_start_at_the_newest),
+    Mutation("the mark comes before the data", 2, _mark_before_data),
+    Mutation("half a version is served", 530, _half_a_version),
+    Mutation("a family that lost its writes is complete", 88, _forgets_unflushed_families),
+    Mutation("a task reads the newest version", 2, _reads_the_newest),
+    Mutation("a restore skips a version", 2, _restore_skips),
     Mutation("a flush keeps the former view", 0, _flush_keeps_the_view),
-    Mutation("a reader goes back in time", 106, _goes_back_in_time),
-    Mutation("a replica that failed is not tried again", 0, _suspended_for_good),
-    Mutation("a judge counts time in which it slept", 5, _counts_sleep),
+    Mutation("a reader goes back in time", 117, _goes_back_in_time),
+    Mutation("a replica that failed is not tried again", 13, _suspended_for_good),
+    Mutation("a judge counts time in which it slept", 2, _counts_sleep),
     Mutation("a judge trusts an old heartbeat", 0, _trusts_old_heartbeats),
     Mutation("an absent member loses its tasks", 0, _drops_the_absent),
-    Mutation("nobody is given up", 5, _never_gives_up),
-    Mutation("a coordinator believes in its own generation", 156, _own_generation),
-    Mutation("a generation replaces another one", 119, _same_number_again),
-    Mutation("a second process takes the id", 2, _takes_any_id),
-    Mutation("a replaced process goes on", 52, _same(Membership, "_check_own", lambda self: None)),
-    Mutation("a drain waits for those who leave too", 36, _reads_nobody_leaves),
-    Mutation("a drain waits for nobody", 36, _same(MemberSteps, "has_handed_over", lambda self: True)),
-    Mutation("an operator's drain is not seen", 16, _same(Coordinator, "draining", frozenset())),
-    Mutation("a member without a heartbeat is gone at once", 36, _missing_is_gone),
-    Mutation("a heartbeat is deleted too early", 2, _same(Judge, "gone_for", lambda self, id, now: float("inf"))),
-    Mutation("a heartbeat is deleted that was not judged", 813, _same(Coordinator, "_is_stored", lambda *_: True)),
-    Mutation("incarnations count starts only", 45, _counts_starts_only),
-    Mutation("an outdated driver proposes", 11, _proposes_unasked),
-    Mutation("the number of a lost generation is used again", 33, _same(Coordinator, "_newest_hosted", lambda *_: 0)),
-    Mutation("a member coordinates beside a driver", 0, _same(DriverWatch, "is_gone", lambda self, now, pace: True)),
+    Mutation("nobody is given up", 78, _never_gives_up),
+    Mutation("a coordinator believes in its own generation", 88, _own_generation),
+    Mutation("a generation replaces another one", 107, _same_number_again),
+    Mutation("a second process takes the id", 13, _takes_any_id),
+    Mutation("a replaced process goes on", 51, _same(Membership, "_check_own", lambda self: None)),
+    Mutation("a drain waits for those who leave too", 13, _reads_nobody_leaves),
+    Mutation("a drain waits for nobody", 56, _same(MemberSteps, "has_handed_over", lambda self: True)),
+    Mutation("an operator's drain is not seen", 6, _same(Coordinator, "draining", frozenset())),
+    Mutation("a member without a heartbeat is gone at once", 139, _missing_is_gone),
+    Mutation("a heartbeat is deleted too early", 6, _same(Judge, "gone_for", lambda self, id, now: float("inf"))),
+    Mutation("a heartbeat is deleted that was not judged", 151, _same(Coordinator, "_is_stored", lambda *_: True)),
+    Mutation("incarnations count starts only", 34, _counts_starts_only),
+    Mutation("an outdated driver proposes", 4, _proposes_unasked),
+    Mutation("the number of a lost generation is used again", 166, _same(Coordinator, "_newest_hosted", lambda *_: 0)),
+    Mutation("a replica is dropped that nobody replaces", 56, assignor.anyone_can_go),
+    Mutation("a silent replica counts for a drop", 322, assignor.the_silent_count),
+    Mutation("a replica that restarts counts for a drop", 374, assignor.those_that_restart_count),
+    Mutation("a replica without anything is caught up", 209, assignor.nothing_is_caught_up),
+    Mutation("a role goes to one that can't be read", 6, _same(Draft, "is_running", lambda self, spot, id: False)),
+    Mutation("an old heartbeat counts as a lag", 1, assignor.old_heartbeats_are_behind),
+    Mutation("what a member that ends has isn't replaced", 56, _same(_Moves, "_may_hurry", lambda self, spot: False)),
+    Mutation("a member coordinates beside a driver", 1, _same(DriverWatch, "is_gone", lambda self, now, pace: True)),
 ]

@@ -96,7 +96,7 @@ def unsettled(world: World) -> str:
     for task in world.model.tasks:
         if (place := generation.tasks.get(str(task))) is None:
             return f"{task} has no place"
-        wanted = min(world.rules.standbys, world.members - len(drained) - 1)
+        wanted = min(world.drivers[0].rules.standbys, world.members - len(drained) - 1)
         if len(place.standbys) != wanted or place.warming or drained & {*place.members}:
             return (
                 f"{task} is on {place.active}, has standbys {place.standbys} and warms up {place.warming}; {wanted} "

@@ -76,6 +76,10 @@ class Watch:
             silent = 0.0 if each is None else each.silent
             raise Violation(f"{self.name} deletes the heartbeat of {id} after {silent:.2f} s in which it looked")
 
+    def is_gone(self, id: str) -> bool:
+        """Whether its session has ended, as far as this coordinator has seen."""
+        return id in self.seen and self.seen[id].gone
+
     def identity(self, id: str) -> tuple[int, str, int] | None:
         return None if id not in self.seen else self.seen[id].identity
 

@@ -19,8 +19,6 @@ from holdfast import faults
 from holdfast.chance import Random
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group import generations
-from holdfast.group.assignor import assign
-from holdfast.group.candidates import Assign
 from holdfast.group.generations import Generation, Rules
 from holdfast.group.members import Member
 from holdfast.instance.messages import InstanceUnavailable
@@ -30,6 +28,7 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 from tests.log.making import app_spec
 from tests.simulation import disk
+from tests.simulation.assigning import Assigning
 from tests.simulation.chaos import Chaos
 from tests.simulation.driver import Checkpoint, DriverProcess
 from tests.simulation.instance import Instance
@@ -82,8 +81,14 @@ class World:
         self.quiet = False
         """Whether drivers make no more batches."""
         self.members = self.random.choice((1, 2, 2, 3, 3, 4))
-        self.rules = Rules(standbys=self.random.choice((0, 1, 1, 2)))
-        self.assign: Assign = assign
+        self.rules = Rules(
+            standbys=self.random.choice((0, 1, 1, 2)),
+            spread_by=self.random.choice(((), (), ("zone",), ("zone", "rack"))),
+            acceptable_lag=self.random.choice((0, 1, 2)),
+            warmups=self.random.choice((1, 2)),
+        )
+        """The settings with which the next driver starts."""
+        self.assigning = Assigning(self)
         stores = (StoreSpec(name=name, key=Schema.of(k="binary"), codec="rows/1", engine=disk.NAME) for name in STORES)
         self.model = Model(records_of(self.random, _RECORDS, self.random.choice((3, 8))), self.random.randint(1, 2))
         self.spec = app_spec(*stores, partitions=self.model.partitions)
@@ -92,6 +97,8 @@ class World:
         self.invariants = Invariants(self)
         self.objects.created, self.objects.deleted = self.invariants.created, self.invariants.deleted
         self.weather = Weather.of(self.random)
+        self.sizes = {task: self.random.choice((0, 1, 100)) << 20 for task in self.model.tasks}
+        self.loads = {task: self.random.choice((0.0, 1.0, 50.0)) for task in self.model.tasks}
         self.chaos = Chaos(self)
         self.chaos_loops: list[Loop] = []
         for name, every, step in self.chaos.loops:
