@@ -244,7 +244,7 @@ def test_a_heartbeat_names_state_that_is_still_to_be_opened(tmp_path: Path) -> N
     with running(config) as instance:
         assert instance.wait_ready(60)
     returned = Instance(msgspec.structs.replace(config, tasks={}))
-    host = InstanceHost(returned)
+    host = InstanceHost(returned, returned.log.storage)
     try:
         found = host.replicas(0.0)[str(TASK)]
         assert (found.version, found.running) == (app.version, False)
@@ -258,7 +258,7 @@ def test_a_heartbeat_names_state_that_is_still_to_be_opened(tmp_path: Path) -> N
 
 
 def said(instance: Instance) -> Hosted:
-    return InstanceHost(instance).replicas(0.0)[str(TASK)]
+    return InstanceHost(instance, instance.log.storage).replicas(0.0)[str(TASK)]
 
 
 def loads(instance: Instance) -> list[RestoreEvent]:
