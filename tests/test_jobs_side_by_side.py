@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.log.leadership import Leadership, OutdatedDriver
+from holdfast.pipeline.spark_errors import JobCancelled
 from holdfast.words import Version
 from tests.apps import NOON, entries_of, game, read, settings, write
 
@@ -106,6 +107,7 @@ def test_a_query_is_cancelled_while_two_jobs_run(spark: SparkSession, tmp_path: 
     log, query = app._running.log, app._running.running_query.query
     query.stop()
     until(lambda: app.state is hf.AppState.ERROR, "the app has ended")
+    assert isinstance(app.cause, JobCancelled), "and made no other attempt, for which query.stop() would have waited"
     until(lambda: not jobs_under_way(), "both jobs were cancelled")
     assert log.newest() is None, "nothing of them was committed"
     app.stop()

@@ -214,7 +214,8 @@ class BatchTasks:
             raise
         finally:
             if batch.is_cached:
-                batch.unpersist()
+                with spark_errors():
+                    batch.unpersist()
 
     def _configure(self, session: SparkSession) -> None:
         configure(session, {**_BATCH, **self.arrow, "spark.sql.shuffle.partitions": str(self.partitions)})

@@ -25,6 +25,20 @@ class SparkRefused(HoldfastError):
     category = ErrorCategory.INVALID
 
 
+class JobCancelled(HoldfastError):
+    """Someone has stopped Spark's query or cancelled a job of the batch.
+
+    Another attempt would hold up whoever has asked: `query.stop()` waits until the batch ends, and cancels no job that
+    starts meanwhile.
+    """
+
+    category = ErrorCategory.CLOSED
+
+
+# Spark cancels the jobs of a query that is stopped and interrupts its thread, which then may wait for something else.
+_CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\]|^: java\.lang\.InterruptedException", re.MULTILINE)
+
+
 class FailedInQuery(SparkRefused):
     """A step failed that is part of the streaming query, which hides the record. Without it, batches can check it."""
 
@@ -47,10 +61,19 @@ def spark_errors() -> Iterator[None]:
     """Turns Spark's errors into our own."""
     try:
         yield
-    except PySparkException as error:
-        # PySpark raises its own classes of errors when the cause is the plan, the data or Python code.
-        raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
-    except (Py4JError, ConnectionError) as error:  # a JVM that is gone too: the app's watcher then says so
-        if concerns_data(error):
-            raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
-        raise SparkUnavailable(f"Spark lost the batch's job: {in_short(str(error))}") from error
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise _translated(error) from error
+
+
+def _translated(error: Exception) -> HoldfastError:
+    text = in_short(str(error))
+    if _CANCELLED.search(str(error)):
+        return JobCancelled(
+            "Spark's query was stopped, or a job of the batch was cancelled. Nothing of the batch is committed, and "
+            f"the app's next start repeats it; app.stop() ends an app without this error. Spark says: {text}"
+        )
+    # PySpark raises its own classes of errors when the cause is the plan, the data or Python code. Of a JVM that is
+    # gone, the app's watcher says so.
+    if isinstance(error, PySparkException) or concerns_data(error):
+        return SparkRefused(f"Spark refused the batch: {text}")
+    return SparkUnavailable(f"Spark lost the batch's job: {text}")
