@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.batches import BatchRunner, RunningQuery
+from holdfast.batches import BatchFailed, BatchRunner, RunningQuery
 from holdfast.clock import SYSTEM_CLOCK, ClockJumped, ManualClock, SteadyClock
 from holdfast.ending import Ending
 from holdfast.errors import Interrupted, StorageUnavailable
@@ -92,7 +92,8 @@ def test_a_batch_waits_while_the_clock_is_far_ahead_and_alerts_once(outcome: str
         assert done.get(timeout=30) == 7
     else:
         ending.ask()
-        assert isinstance(done.get(timeout=30), Interrupted)
+        assert isinstance(done.get(timeout=30), BatchFailed)
+        assert isinstance(runner.failure, Interrupted)
     batch.join(30)
     assert alerts.empty()
     assert done.empty()

@@ -61,6 +61,12 @@ class QueryEnded(HoldfastError):
     category = ErrorCategory.INVALID
 
 
+class BatchFailed(HoldfastError):
+    """What Spark is told of a batch's error, which the app has in full."""
+
+    category = ErrorCategory.INVALID
+
+
 class SparkGone(QueryEnded):
     """Spark was stopped, or its JVM died, while the app ran."""
 
@@ -100,6 +106,11 @@ class BatchRunner:
         self.number = number
         try:
             self._run(frame, number)
+        except HoldfastError as error:
+            self.failure = error
+            # Without the trace: in one of a query that was stopped, Spark looks for the cause by a regular expression
+            # that overflows its stack.
+            raise BatchFailed(str(error)) from None
         except BaseException as error:
             self.failure = error
             raise
