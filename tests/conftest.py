@@ -1,6 +1,7 @@
 """Shared by all tests: one Spark session per run, folders in memory, small disks, hypothesis without deadlines."""
 
 import gc
+import logging
 import math
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from py4j.java_gateway import JavaPackage, JVMView
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tests import class_archive, forking
@@ -27,6 +29,10 @@ settings.register_profile("thorough", _ANY_SPEED, max_examples=500)
 settings.load_profile("holdfast")
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", class_archive.java_options())
+
+# pytest adds its handlers to each logger that doesn't propagate, which PySpark's are, and PySpark would have them write
+# JSON from then on: `caplog.text` of any test after an error of PySpark.
+PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[assignment, method-assign]
 
 # Tests' folders are in memory if there is room: two thirds of the time of a crash matrix went into fsync, which makes
 # no difference to a killed process.
