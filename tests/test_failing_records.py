@@ -49,7 +49,7 @@ def test_failed_records_stop_the_app_are_kept_or_are_skipped(spark: SparkSession
     write(tmp_path / "input", 1, BATCH)
     sink = hf.memory()
     with odd_app(spark, tmp_path, sink) as app:
-        with pytest.raises(TaskFailed, match=r", at points=[35], at=2026-01-01 12:00:00\+00:00\. Nothing"):
+        with pytest.raises(TaskFailed, match=r", with points=[35], at=2026-01-01 12:00:00\+00:00\. Nothing"):
             app.process_all_available()
     assert list(sink.rows()) == []
     with odd_app(spark, tmp_path, sink, on_error="dead_letter") as app:
