@@ -16,6 +16,7 @@ from typing import Self
 import httpx2
 
 from holdfast.instance.client import StateClient
+from holdfast.instance.config import Phase
 from holdfast.instance.events import RestoreEvent
 
 
@@ -82,6 +83,11 @@ class Server:
         """The role of each task that it hosts."""
         with StateClient(self.address, 30.0) as client:
             return {task.task: str(task.role) for task in client.status().tasks}
+
+    def caught_up(self) -> int:
+        """How many of its tasks have restored."""
+        with StateClient(self.address, 30.0) as client:
+            return sum(task.phase is Phase.RUNNING for task in client.status().tasks)
 
     def restores(self) -> list[RestoreEvent]:
         with StateClient(self.address, 30.0) as client:

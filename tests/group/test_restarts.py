@@ -59,7 +59,7 @@ def test_a_planned_restart_moves_nothing(tmp_path: Path) -> None:
         with Server(tmp_path, "a") as a:
             joined(a, b, c)
             app.start()
-            until(lambda: sum(len(each.hosted()) for each in (a, b, c)) == 8, "each task is there twice")
+            until(lambda: sum(each.caught_up() for each in (a, b, c)) == 8, "each task is there twice")
             until(lambda: "active" in a.hosted().values(), "it is active for some")
             before, hosted = hosts(), a.hosted()
             restores = [len(each.restores()) for each in (b, c)]
