@@ -1,7 +1,5 @@
 """The driver's contact with a member: one that can't be reached or hangs is reported, and one that is back too."""
 
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from holdfast.group.generations import Address
 from holdfast.instance.credentials import NO_CREDENTIALS
 from holdfast.instance.events import RestoreEvent
 from tests.cluster.processes import free_port
+from tests.freezing import frozen
 from tests.instance.processes import Process, until
 from tests.query.instances import Driver, config
 from tests.query.test_standbys import GAME, KEYS, STORE
@@ -97,13 +96,10 @@ def test_a_member_that_answers_nothing_is_reported_after_several_calls_and_as_ba
             patience=3.0,
         )
         until(lambda: bool(events), "it has answered before")
-        frozen = time.monotonic()
-        os.kill(process.pid, signal.SIGSTOP)
-        try:
+        began = time.monotonic()
+        with frozen(process.pid):
             until(lambda: len(hanging) > 1, "it is reported again and again")
-        finally:
-            os.kill(process.pid, signal.SIGCONT)
-        assert hanging[0] - frozen >= 2.0, "the last two of three calls of a second each"
+        assert hanging[0] - began >= 2.0, "the last two of three calls of a second each"
         until(lambda: back == ["one"], "it answers")
         assert not lost
         contact.close()

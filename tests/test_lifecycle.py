@@ -20,6 +20,7 @@ from holdfast.instance.client import StateClient
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.states import AlreadyStarted, AppState
 from tests.apps import entries_of, finish, game, get, points_app, write
+from tests.freezing import freeze, wake
 from tests.test_app import wait_for
 
 pytestmark = pytest.mark.spark
@@ -162,13 +163,13 @@ def test_data_can_be_queried_when_process_all_available_returns(spark: SparkSess
     (tmp_path / "input").mkdir()
     with points_app(spark, tmp_path) as app:
         pid = instance_of(app)
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         write(tmp_path / "input", 1, [game("alice", 1), game("bob", 1)])
         processing = threading.Thread(target=app.process_all_available)
         processing.start()
         wait_until_in("wait_until_visible")
         assert app.version == 1
-        os.kill(pid, signal.SIGCONT)
+        wake(pid)
         processing.join(TIMEOUT)
         for player in ("alice", "bob"):
             assert get(app, f"/v1/stores/points/keys/{player}")[0] == 200

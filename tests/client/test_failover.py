@@ -1,14 +1,13 @@
 """Lookups of a client while instances are killed or hang: none fails."""
 
 import asyncio
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import holdfast as hf
 from tests.client.conftest import KEYS, RunningGroup
+from tests.freezing import frozen
 from tests.instance.processes import until
 
 
@@ -66,11 +65,8 @@ def test_no_lookup_fails_while_an_instance_hangs(group: RunningGroup) -> None:
     with hf.Client(group.addresses, timeout="20s", hedge="100ms") as client:
         store = client.store("numbers", int)
         assert [store.get(n) for n in KEYS[:20]] == [*KEYS[:20]]
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with frozen(pid):
             assert [store.get(n) for n in KEYS[:20]] == [*KEYS[:20]]
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
 
 def test_no_lookup_of_an_event_loop_fails_when_an_instance_is_killed(group: RunningGroup) -> None:

@@ -18,6 +18,7 @@ import httpx2
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Phase
 from holdfast.instance.events import RestoreEvent
+from tests.freezing import frozen
 
 
 class Server:
@@ -107,11 +108,8 @@ class Server:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        os.kill(self.process.pid, signal.SIGSTOP)
-        try:
+        with frozen(self.process.pid):
             yield
-        finally:
-            os.kill(self.process.pid, signal.SIGCONT)
 
     def wait(self) -> tuple[int, str]:
         """Waits for the end of the process: its exit code and standard error."""

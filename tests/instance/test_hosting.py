@@ -2,7 +2,6 @@
 
 import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from holdfast.settings.sections import LogSettings
 from holdfast.stores.engines.base import DamagedState
 from holdfast.words import TaskId
 from tests.apps import settings
+from tests.freezing import freeze
 from tests.instance.app_log import AppLog, key_of
 from tests.instance.processes import until
 from tests.instance.test_process import FLUSH_OFTEN, MANY_SNAPSHOTS, NO_SNAPSHOTS, config_of, state_of
@@ -341,7 +341,7 @@ def test_instances_that_hang_are_killed_at_the_end_of_the_time(app: AppLog, tmp_
     instances.wait_until_ready(app.version)
     processes = [pid_of(address) for address in {address for (address,) in instances.replicas().values()}]
     for pid in processes:
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
     begun = time.monotonic()
     instances.stop(4.0)
     assert 4.0 <= time.monotonic() - begun < 7.5

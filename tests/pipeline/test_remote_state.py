@@ -1,8 +1,6 @@
 """A task's state, read from real replicas by a Spark worker, where one of them doesn't answer as it should."""
 
 import gc
-import os
-import signal
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +24,7 @@ from holdfast.settings.sections import RetrySettings
 from holdfast.settings.security import SecuritySettings
 from holdfast.words import TaskId, Version
 from tests.cluster.processes import free_port
+from tests.freezing import freeze, wake
 from tests.instance.processes import until
 from tests.query.instances import Driver, config, process
 from tests.query.test_standbys import GAME, KEYS, STORE
@@ -90,9 +89,9 @@ def test_a_frozen_replica_takes_a_moment_of_the_deadline_and_not_its_share(tmp_p
         assert (
             state_at(driver, asked[:1], deadline=timedelta(minutes=1), security=free).approximate_count("numbers") > 0
         )
-        os.kill(frozen.pid, signal.SIGSTOP)  # it is connected: gRPC itself gives up an attempt to connect
+        freeze(frozen.pid)  # it is connected: gRPC itself gives up an attempt to connect
         assert state.approximate_count("numbers") > 0, "half of the deadline would be an hour"
-        os.kill(frozen.pid, signal.SIGCONT)
+        wake(frozen.pid)
 
 
 def test_a_replica_that_is_back_is_asked_again_and_does_not_wait_for_a_frozen_one(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_a_replica_that_is_back_is_asked_again_and_does_not_wait_for_a_frozen_on
     ):
         asked = [frozen.addresses()["flight"], f"grpc://127.0.0.1:{free_port()}"]
         state_at(driver, asked[:1], deadline=timedelta(minutes=1), security=free).approximate_count("numbers")
-        os.kill(frozen.pid, signal.SIGSTOP)
+        freeze(frozen.pid)
         read = reader.submit(
             state_at(driver, asked, deadline=timedelta(minutes=2), security=free).approximate_count, "numbers"
         )

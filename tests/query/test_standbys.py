@@ -29,6 +29,7 @@ from holdfast.query.task_readers import TaskReaders
 from holdfast.settings.sections import RetrySettings
 from holdfast.words import Version
 from tests.apps import settings
+from tests.freezing import freeze, frozen, wake
 from tests.instance.processes import Process, until
 from tests.log.making import subtopologies_of
 from tests.query.fake_tasks import NUMBERS
@@ -90,11 +91,8 @@ def test_a_killed_instance_fails_no_query(replicas: Replicas) -> None:
 
 
 def test_a_frozen_instance_fails_no_query(replicas: Replicas) -> None:
-    os.kill(replicas.active.pid, signal.SIGSTOP)
-    try:
+    with frozen(replicas.active.pid):
         assert replicas.range() == replicas.values() == [*KEYS]
-    finally:
-        os.kill(replicas.active.pid, signal.SIGCONT)
 
 
 def test_an_instance_that_freezes_in_the_middle_of_a_scan_interrupts_it(tmp_path: Path) -> None:
@@ -105,15 +103,12 @@ def test_an_instance_that_freezes_in_the_middle_of_a_scan_interrupts_it(tmp_path
         store = PeerBytes(client, task, "numbers", driver.version)
         blocks = store.columns(b"", None)
         assert len(next(blocks).keys)
-        os.kill(active.pid, signal.SIGSTOP)
-        try:
+        with frozen(active.pid):
             with pytest.raises(InstanceUnavailable, match="sent nothing of a scan"):
                 for _ in blocks:
                     pass
             with pytest.raises(InstanceUnavailable, match="sent nothing of a scan"):
                 next(store.columns(b"", None))  # which has not even begun
-        finally:
-            os.kill(active.pid, signal.SIGCONT)
 
 
 def test_an_instance_that_freezes_after_it_holds_a_version_is_waited_for_once(
@@ -121,7 +116,7 @@ def test_an_instance_that_freezes_after_it_holds_a_version_is_waited_for_once(
 ) -> None:
     """Not once per task, and again per hold: the standby has the version too."""
     tasks = GAME.tasks()
-    frozen, _ = replicas.asked.peers[str(tasks[0])]
+    active, _ = replicas.asked.peers[str(tasks[0])]
     scan, release = StateClient.scan, StateClient.release
     scanned: list[str] = []
     waits: list[float] = []
@@ -137,14 +132,14 @@ def test_an_instance_that_freezes_after_it_holds_a_version_is_waited_for_once(
     columns = ColumnReader(replicas.rest.reader)
     try:
         with columns.held(["numbers"], ANY, 60.0) as held:
-            os.kill(replicas.active.pid, signal.SIGSTOP)
+            freeze(replicas.active.pid)
             monkeypatch.setattr(StateClient, "scan", noted_scan)
             monkeypatch.setattr(StateClient, "release", noted_release)
             assert sum(batch.num_rows for batch in columns.batches("numbers", held)) == len(KEYS)
-        assert scanned.count(frozen) == 1 and len(scanned) > len(tasks)
+        assert scanned.count(active) == 1 and len(scanned) > len(tasks)
         assert len(waits) == len(tasks) and max(waits) <= 0.1
     finally:
-        os.kill(replicas.active.pid, signal.SIGCONT)
+        wake(replicas.active.pid)
 
 
 def test_an_address_that_cannot_be_called_fails_no_query(replicas: Replicas) -> None:
@@ -166,7 +161,7 @@ def test_tasks_ask_a_frozen_instance_once(replicas: Replicas) -> None:
         retry=RetrySettings(),
     )
     state = RemoteState(locations, GAME.tasks()[0], Version(1))
-    os.kill(replicas.active.pid, signal.SIGSTOP)
+    freeze(replicas.active.pid)
     try:
         entries = [state.scan("numbers", b"", None, limit=100).num_rows for _ in range(2)]
         again = replace(
@@ -174,7 +169,7 @@ def test_tasks_ask_a_frozen_instance_once(replicas: Replicas) -> None:
         )  # half of it would be longer than this test may take
         entries.append(RemoteState(again, GAME.tasks()[0], Version(1)).scan("numbers", b"", None, limit=100).num_rows)
     finally:
-        os.kill(replicas.active.pid, signal.SIGCONT)
+        wake(replicas.active.pid)
     assert len({*entries}) == 1 and entries[0] > 0
 
 
@@ -264,7 +259,7 @@ def test_each_instance_of_an_app_with_standbys_answers_for_a_killed_one(tmp_path
         assert replicas["0_1"] == (second, first), "each is active for one task, and a standby of the other"
         with StateClient(first, 30.0) as client:
             pid = client.status().pid
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         driver.commit(STORE, {(0,): 0})
         instances.wait_until_visible(driver.version)  # although one hangs
         os.kill(pid, signal.SIGKILL)

@@ -23,6 +23,7 @@ from holdfast.settings.sql import SqlSettings
 from holdfast.sql.errors import SqlBusy, SqlError, SqlMistake, SqlRefused, SqlTooLarge
 from holdfast.sql.messages import Channel, Kind
 from holdfast.sql.workers import Workers, _Run
+from tests.freezing import freeze
 from tests.instance.processes import until
 from tests.sql.tables import MemoryTables
 
@@ -348,7 +349,7 @@ def test_a_worker_that_freezes_before_its_statement_is_replaced(workers: Workers
     """Without that, the statement would wait for its whole time limit, and be refused as one that takes too long."""
     workers.run("SELECT 1", tables)
     (idle,) = workers._idle
-    os.kill(idle._process.pid, signal.SIGSTOP)
+    freeze(idle._process.pid)
     assert workers.run("SELECT count(*) AS n FROM players", tables).rows.to_pylist() == [{"n": 5_000}]
     assert idle._process.poll() == -signal.SIGKILL
 
