@@ -21,6 +21,7 @@ import pyarrow.flight as flight
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance import messages
 from holdfast.instance.callers import header_of
+from holdfast.instance.calls_under_way import CALLS
 from holdfast.instance.config import Role
 from holdfast.instance.credentials import NO_CREDENTIALS, Credentials, NotAuthenticated
 from holdfast.instance.events import EventPage
@@ -280,7 +281,8 @@ class StateClient:
     def _asking(self, what: str) -> Iterator[None]:
         """Turns Flight's errors into the instance's own error, or into InstanceUnavailable."""
         try:
-            yield
+            with CALLS.one():
+                yield
         except flight.FlightTimedOutError as error:
             raise InstanceUnavailable(
                 f"the instance at {self.address} didn't answer {what} in time. Ask another replica."

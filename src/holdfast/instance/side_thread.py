@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from holdfast.instance.calls_under_way import CALLS
+
 T = TypeVar("T")
 
 
@@ -27,7 +29,8 @@ class SideThread:
 
         def run() -> None:
             try:
-                answers.put(what())
+                with CALLS.one():
+                    answers.put(what())
             except Exception as error:  # noqa: BLE001  raised where it is waited for
                 answers.put(_Failed(error))
 
