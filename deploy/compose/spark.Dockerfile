@@ -8,7 +8,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends default-jre-
 WORKDIR /opt/holdfast
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
-RUN pip install --no-cache-dir . pyspark==4.3.0 && useradd --create-home --uid 10002 spark \
+RUN pip install --no-cache-dir . pyspark==4.2.0 && useradd --create-home --uid 10002 spark \
     && ln -s "$(python -c 'import pyspark; print(pyspark.__path__[0])')" /opt/spark
 
 ENV SPARK_HOME=/opt/spark PYSPARK_PYTHON=python3

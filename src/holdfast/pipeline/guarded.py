@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.core.broadcast import Broadcast, BroadcastPickleRegistry, _from_id
-from pyspark.serializers import CloudPickleSerializer
+from pyspark.serializers import CloudPickleSerializer, write_with_length
 from pyspark.util import PythonEvalType
 from pyspark.worker_util import read_command
 
@@ -192,7 +193,10 @@ class GuardedCommand:
 
 
 def _loaded(command: bytes, _variables: object, kind: int, name: str) -> Callable[..., Any]:
-    function, *_ = read_command(CloudPickleSerializer(), command)  # type: ignore[no-untyped-call]
+    framed = BytesIO()  # before Spark 4.3, a command is read from a file only
+    write_with_length(command, framed)
+    framed.seek(0)
+    function, *_ = read_command(CloudPickleSerializer(), framed)  # type: ignore[no-untyped-call]
     return guarded(function, kind, name)
 
 
