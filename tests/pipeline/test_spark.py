@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.spark import query_options, with_options
+from holdfast.pipeline.spark import ROWS_TO_FUNCTIONS, query_options, with_options
 
 pytestmark = pytest.mark.spark
 
@@ -27,3 +27,13 @@ def test_a_delay_that_the_user_has_set_stays(spark: SparkSession) -> None:
         assert spark.conf.get(DELAY) == "7ms"
     finally:
         spark.conf.unset(DELAY)
+
+
+def test_functions_get_rows_where_spark_waits_for_ever_if_they_get_columns() -> None:
+    """A program whose function reads a Parquet source is in tests/test_lifecycle.py."""
+    [option] = ROWS_TO_FUNCTIONS
+    with_release = {
+        release: query_options(timedelta(milliseconds=100), local_checkpoint=False, release=release)
+        for release in ("4.1.1", "4.2.0", "4.2.1", "4.3.0")
+    }
+    assert [release for release, options in with_release.items() if option in options] == ["4.2.0", "4.2.1"]

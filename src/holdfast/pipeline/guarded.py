@@ -194,9 +194,9 @@ class GuardedCommand:
 
 def _loaded(command: bytes, _variables: object, kind: int, name: str) -> Callable[..., Any]:
     framed = BytesIO()  # before Spark 4.3, a command is read from a file only
-    write_with_length(command, framed)
+    write_with_length(command, framed)  # type: ignore[no-untyped-call]
     framed.seek(0)
-    function, *_ = read_command(CloudPickleSerializer(), framed)  # type: ignore[no-untyped-call]
+    function, *_ = read_command(CloudPickleSerializer(), framed)
     return guarded(function, kind, name)
 
 

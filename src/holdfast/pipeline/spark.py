@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -51,6 +52,12 @@ LOCAL_CHECKPOINT = {
     ),
     # A second file per entry, with a checksum. Hadoop writes and checks one already.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+ROWS_TO_FUNCTIONS = {
+    # In Spark 4.2 a Python function that gets the columns of a Parquet file or of a cached batch as they are waits for
+    # ever: the JVM sends the schema of its arguments, which the worker doesn't read.
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
 }
 
 
@@ -93,12 +100,14 @@ def limited_reader(session: SparkSession, format: str, settings: BatchSettings) 
     return reader.option(option, value) if option and value is not None else reader
 
 
-def query_options(interval: timedelta, *, local_checkpoint: bool) -> dict[str, str]:
-    """Options of a session while the app's query is started on it.
+def query_options(interval: timedelta, *, local_checkpoint: bool, release: str = pyspark.__version__) -> dict[str, str]:
+    """Options of a session while the app's query is started on it. The sessions of its batches have them too.
 
     With Spark's default of 10 ms between two looks a quiet app keeps a third of a core busy (docs/tuning.md).
     """
     options = {_POLLING: f"{interval // timedelta(milliseconds=1)}ms"}
+    if release.startswith("4.2."):
+        options |= ROWS_TO_FUNCTIONS
     return options | LOCAL_CHECKPOINT if local_checkpoint else options
 
 
