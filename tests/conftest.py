@@ -30,6 +30,9 @@ settings.load_profile("holdfast")
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", class_archive.java_options())
 
+# Terminals of tests are in memory, and can do what usual ones can, whatever the tests are started from.
+os.environ["TERM"] = "xterm"
+
 # pytest adds its handlers to each logger that doesn't propagate, which PySpark's are, and PySpark would have them write
 # JSON from then on: `caplog.text` of any test after an error of PySpark.
 PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[assignment, method-assign]

@@ -3,6 +3,7 @@
 python -m tests.interrupted <folder>
 """
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.apps import points_app
 
 
 def main(folder: Path) -> None:
+    # A shell that starts the tests in the background lets its programs ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     spark = hf.App("session", settings=hf.Settings(spark=hf.SparkSettings(master="local[2]"))).spark
     spark.sparkContext.setLogLevel("ERROR")
 

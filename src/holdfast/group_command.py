@@ -237,11 +237,13 @@ def _open(app: str, url: str, options: Mapping[str, str]) -> "Log":
 
 
 def keep_looking(reader: GroupReader) -> None:
-    """Shows the group live, until Ctrl-C. To a file or a pipe, prints its tables again whenever they have changed."""
+    """Shows the group live, until Ctrl-C. To a file, a pipe or a terminal that can't move its cursor, prints its tables
+    again whenever they have changed."""
     from holdfast.group.overview import without_ages
 
     console = _console()
-    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+    can_redraw = console.is_terminal and not console.is_dumb_terminal
+    with Live(console=console, auto_refresh=False) if can_redraw else nullcontext() as live:
         printed: Overview | None = None
         try:
             while True:

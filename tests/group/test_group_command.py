@@ -297,7 +297,7 @@ def watched(
 ) -> list[str]:
     """What `--watch` shows at each look."""
     screen = io.StringIO()
-    terminal = Console(file=screen, force_terminal=is_terminal, color_system=None, width=200)
+    terminal = Console(file=screen, force_terminal=is_terminal, color_system=None, width=200, height=50)
     monkeypatch.setattr(group_command, "_console", lambda: terminal)
     clock = Looks(cluster, looks=looks, beats=beats)
     keep_looking(GroupReader(Target("scores", cluster.url, None), large=GIB, restore_rate=GIB, clock=clock))
@@ -320,6 +320,14 @@ def test_watch_prints_to_a_pipe_what_has_changed(cluster: Cluster, monkeypatch: 
     assert [(each.count("not seen yet"), each.count("s ago")) for each in shown] == [(2, 0), (1, 1)]
     assert "\x1b" not in "".join(shown)
     assert ["0_0", "active", "a", "running", "20", "0", "3.00", "GiB", "90"] in rows(shown[-1])
+
+
+def test_watch_prints_to_a_terminal_that_cannot_redraw(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    a_group(cluster)
+    shown = watched(cluster, monkeypatch, looks=12, beats=1)
+    assert [(each.count("not seen yet"), each.count("s ago")) for each in shown] == [(2, 0), (1, 1)]
+    assert "\x1b" not in "".join(shown)
 
 
 def test_watch_shows_a_member_as_silent_only_when_it_should_have_beaten(
