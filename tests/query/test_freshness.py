@@ -1,5 +1,6 @@
 """How fresh an answer is: what a request may demand, and what replicas that aren't as fresh answer."""
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,10 @@ import pytest
 
 from holdfast import metrics
 from holdfast.clock import Clock, ManualClock
+from holdfast.errors import HoldfastError
 from holdfast.instance.instance import Instance
 from holdfast.instance.looks import Looks
+from holdfast.instance.messages import InstanceUnavailable
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
 from holdfast.query.freshness import ANY, LATEST, Freshness, freshness_of, needs_of, newest_at
@@ -238,6 +241,34 @@ def test_partial_answers_are_marked_and_only_given_when_asked_for() -> None:
         for task in world.tasks.values():
             task.error = NotFresh("nothing is here.")
         assert client.get("/numbers/range?partial=true").status_code == 503
+
+
+@pytest.mark.parametrize("path", ["range", "scan"])
+@pytest.mark.parametrize("error", [NotFresh("task 1_2 is elsewhere."), InstanceUnavailable("it doesn't answer.")])
+def test_the_next_page_without_a_partition_is_of_the_same_version(path: str, error: HoldfastError) -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): n for n in range(40)})
+
+    def page(cursor: str | None) -> tuple[list[int], dict[str, Any]]:
+        given = {"limit": "5", "partial": "true", **({} if cursor is None else {"cursor": cursor})}
+        answer = client.get(f"/numbers/{path}", params=given)
+        assert answer.status_code == 200, answer.text
+        if path == "range":
+            return [entry["key"] for entry in answer.json()["entries"]], answer.json()
+        *entries, last = map(json.loads, answer.text.splitlines())
+        return [entry["key"] for entry in entries], last
+
+    with served(world.reader) as client:
+        keys, said = page(None)
+        assert "missing" not in said
+        world.tasks[TaskId(1, 2)].error = error
+        world.commit(2, NUMBERS, {(n,): None for n in range(10, 40)})
+        while said["cursor"] is not None:
+            found, said = page(said["cursor"])
+            keys += found
+            assert (said["version"], said["moved_on"], list(said["missing"])) == (1, False, ["1_2"])
+    here = [n for n in range(5, 40) if world.task_of(NUMBERS, (n,)) != TaskId(1, 2)]
+    assert keys == [*range(5), *here]
 
 
 @pytest.fixture

@@ -299,7 +299,7 @@ class StoreReader:
         same = self._at_version_of(before, freshness)
         if same is not None:
             with suppress(VersionGone, NotReady):
-                return self.answer(places, read, same)
+                return self.answer(places, read, same, partial=partial)
         return self.answer(places, read, freshness, partial=partial)
 
     @contextmanager
@@ -312,7 +312,7 @@ class StoreReader:
             opened: OpenStores | None = None
             if same is not None:
                 with suppress(VersionGone, NotReady):
-                    opened = stack.enter_context(self.opened(places, same))
+                    opened = stack.enter_context(self.opened(places, same, partial=partial))
             yield opened or stack.enter_context(self.opened(places, freshness, partial=partial))
 
     def _at_version_of(self, before: Version | None, freshness: Freshness) -> Freshness | None:
