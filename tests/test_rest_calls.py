@@ -42,7 +42,7 @@ REQUESTS = ("max_requests_per_caller", RANGE, "holdfast_rest_requests_under_way"
 SCANS = ("max_scans", SCAN, "holdfast_rest_streams", "This instance sends 1 scans, as many as it may")
 
 
-@pytest.mark.parametrize("pauses", [3, 100])
+@pytest.mark.parametrize("pauses", [3, 1_000])
 @pytest.mark.parametrize(("limit", "path", "metric", "message"), [REQUESTS, SCANS])
 def test_an_instance_that_is_busy_is_asked_again_for_a_minute(
     limit: str, path: str, metric: str, message: str, pauses: int
@@ -60,7 +60,7 @@ def test_an_instance_that_is_busy_is_asked_again_for_a_minute(
                 with pytest.raises(NoAnswer, match=message):
                     with answered([server.url], EMPTY, clock=clock):
                         pass
-                assert clock.monotonic() >= 60
+                assert 59 <= clock.monotonic() <= 60
         finally:
             slow.task.held.clear()
             ended.result(60)

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 import msgspec
 from pyarrow.flight import FlightTimedOutError
 
+from holdfast.backoff import backoff
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.generations import Address
 from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnreachable
-from holdfast.retry import backoff
 from holdfast.settings.sections import RetrySettings
 from holdfast.words import NOTHING, Version
 

@@ -17,13 +17,14 @@ from dataclasses import replace
 import msgspec
 
 from holdfast import metrics
+from holdfast.backoff import backoff
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import Interrupted
 from holdfast.instance.config import InstanceConfig
 from holdfast.instances import InstanceFailed
 from holdfast.launching import InstanceNotStarted, Launched, config_of, launch
 from holdfast.occupied import START_RETRY, freed_within
-from holdfast.retry import backoff, retrying
+from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.settings.sections import RetrySettings
 

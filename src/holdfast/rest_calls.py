@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from typing import IO
 
 import msgspec
@@ -23,14 +24,18 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.members import Members, MemberState
 from holdfast.log.log import Log
+from holdfast.retry import WarnedRarely, retrying
+from holdfast.settings.sections import RetrySettings
 
 _SECONDS = 60.0
-_PAUSE_SECONDS = 1.0
-"""The Retry-After of instances."""
+_RETRY = RetrySettings(first="1s", longest="1s")
+"""At most the Retry-After of instances."""
 _TOO_MANY = 429
 _BUSY = frozenset({Overloaded.error, TimedOut.error, TooManyHolds.error})
 """Problems with the status 503 that end when other requests have ended. The others of it are about the instance and its
 tasks, such as `restoring`: how long they last is not known, and Spark runs a task again that has failed."""
+
+_warned = WarnedRarely()
 
 
 class NoInstances(HoldfastError):
@@ -43,6 +48,10 @@ class NoAnswer(HoldfastError):
     """No instance of the app answers over REST."""
 
     category = ErrorCategory.RETRY
+
+
+class InstancesBusy(NoAnswer):
+    """No instance answers now, and one that could is busy."""
 
 
 class RestRefused(HoldfastError):
@@ -107,13 +116,13 @@ def answered(
     a time. So where an instance is busy, all are asked again after a pause, for a minute.
     """
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=tls), _NoRedirects())
-    until = clock.monotonic() + _SECONDS
-    while True:
+
+    def ask() -> IO[bytes]:
         busy, failed = False, list[str]()
         for address in addresses:
             request = urllib.request.Request(address.rstrip("/") + path, None, dict(headers), method=method)
             try:
-                answer = opener.open(request, timeout=_SECONDS)
+                answer: IO[bytes] = opener.open(request, timeout=_SECONDS)
             except urllib.error.HTTPError as error:
                 said = _refusal(error)
                 if error.code not in RETRIED:
@@ -123,12 +132,16 @@ def answered(
             except (OSError, http.client.HTTPException) as error:
                 failed.append(f"{address}: {error}")
             else:
-                with closing(answer):
-                    yield answer
-                return
-        if not busy or clock.monotonic() >= until:
-            raise NoAnswer(f"No instance answered. {'; '.join(failed)}. Ask again in a moment, or check the addresses.")
-        clock.sleep(_PAUSE_SECONDS)
+                return answer
+        kind = InstancesBusy if busy else NoAnswer
+        raise kind(f"No instance answered. {'; '.join(failed)}. Ask again in a moment, or check the addresses.")
+
+    def may_pass(error: HoldfastError) -> bool:
+        return isinstance(error, InstancesBusy)
+
+    limit = timedelta(seconds=_SECONDS)
+    with closing(retrying(ask, _RETRY, deadline=limit, clock=clock, may_pass=may_pass, warned=_warned)) as answer:
+        yield answer
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

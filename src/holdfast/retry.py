@@ -1,11 +1,10 @@
 """Retrying calls that failed for a reason that may pass, with growing waits and a limit.
 
 Only errors of category RETRY are retried, unless the caller says which may pass. Every other error is raised at once,
-and so is the last one at the limit. The longest possible wait doubles with every failure, and the wait is drawn from
-its upper half, so that many tasks that failed together don't all come back together.
+and so is the last one at the limit.
 
 `RetrySettings` is the policy everywhere. Loops that keep state of their own between attempts (a suspended task, a
-restarted process) share `backoff`.
+restarted process, a client's question) share `backoff` with this one.
 """
 
 import itertools
@@ -17,6 +16,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from holdfast import metrics
+from holdfast.backoff import backoff
 from holdfast.chance import SYSTEM_RANDOM, Random
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ErrorCategory, HoldfastError
@@ -33,18 +33,6 @@ _retries = metrics.counter("holdfast_retries", "Calls that failed and were tried
 def is_retryable(error: BaseException) -> bool:
     """Whether the same call may work in a moment."""
     return isinstance(error, HoldfastError) and error.category is ErrorCategory.RETRY
-
-
-def backoff(failures: int, settings: RetrySettings, random: Random = SYSTEM_RANDOM) -> float:
-    """Seconds to wait after this many failures in a row.
-
-    >>> settings = RetrySettings(first="1s", longest="5s")
-    >>> [round(backoff(failures, settings, Random(7)), 2) for failures in (1, 2, 3, 4, 5000)]
-    [0.66, 1.32, 2.65, 3.31, 3.31]
-    """
-    doublings = min(failures - 1, 32)  # beyond that a float overflows, and every `longest` is reached
-    bound = min(settings.first.total_seconds() * 2**doublings, settings.longest.total_seconds())
-    return random.uniform(bound / 2, bound)
 
 
 class WarnedRarely:
@@ -77,7 +65,8 @@ def retrying(
     settings: RetrySettings,
     *,
     deadline: timedelta | None = None,
-    sleep: Callable[[float], None] = SYSTEM_CLOCK.sleep,
+    sleep: Callable[[float], None] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
     random: Random = SYSTEM_RANDOM,
     may_pass: Callable[[HoldfastError], bool] = is_retryable,
     warned: WarnedRarely | None = None,
@@ -85,7 +74,7 @@ def retrying(
     """Calls `fn` until it works, fails with an error that can't be retried, or reaches the limit.
 
     The limit is `settings.attempts`, or `deadline` if one is given. `sleep` can be an event's `wait`, so that stopping
-    doesn't wait for a retry. `warned` is shared by calls that fail together.
+    doesn't wait for a retry; otherwise it is the clock's. `warned` is shared by calls that fail together.
 
     >>> from holdfast.errors import StorageUnavailable
     >>> answers = iter([StorageUnavailable("no answer"), "here"])
@@ -98,18 +87,18 @@ def retrying(
     'here'
     """
 
-    started = SYSTEM_CLOCK.monotonic()
+    started = clock.monotonic()
     for failures in itertools.count(1):
         try:
             return fn()
         except HoldfastError as error:
             wait = backoff(failures, settings, random)
-            waited = SYSTEM_CLOCK.monotonic() - started + wait
+            waited = clock.monotonic() - started + wait
             over = failures >= settings.attempts if deadline is None else waited >= deadline.total_seconds()
             if over or not may_pass(error):
                 raise
             _retries.labels(type(error).__name__).inc()
             level = logging.WARNING if warned is None else warned.level(error)
             _log.log(level, "attempt %d failed, next in %.2f s: %s", failures, wait, error)
-        sleep(wait)
+        (sleep or clock.sleep)(wait)
     raise AssertionError("unreachable")

@@ -147,6 +147,20 @@ def test_a_refusal_that_passes_isnt_noticed() -> None:
     assert any(isinstance(effect, Pause) for effect in world.played.effects)
 
 
+def test_clients_that_were_refused_together_do_not_come_back_together() -> None:
+    def pauses() -> list[float]:
+        world = World()
+        world.get()
+        world.answers |= {A: down, B: down, C: down}
+        with pytest.raises(NoAnswer):
+            world.get(timeout="10s")
+        return [effect.seconds for effect in world.played.effects if isinstance(effect, Pause)]
+
+    found, other = pauses(), pauses()
+    assert all(bound / 2 <= pause <= bound for pause, bound in zip(found, [0.1, 0.2, 0.4, 0.8, 1.0], strict=False))
+    assert len(found) >= 5 and found[:5] != other[:5]
+
+
 def test_without_any_answer_the_error_names_what_was_tried() -> None:
     world = World(seeds=(A, B))
     world.answers |= {A: down, B: down}

@@ -5,21 +5,24 @@ another instance to ask, so an instance that hangs never uses up the deadline. W
 answer, the client waits as long as they say (Retry-After), reads the routing again and starts over.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import msgspec
 
+from holdfast.backoff import backoff
 from holdfast.client.effects import MISDIRECTED, Flow, Listen, Lost, Outcome, Pause, Race, Raced, Reply, Request, Send
 from holdfast.client.errors import BadAnswer, NoAnswer, NotTrusted, Refused
 from holdfast.client.refusals import refused
 from holdfast.client.router import Router
 from holdfast.clock import Clock
 from holdfast.query.routes import Routing
+from holdfast.settings.sections import RetrySettings
 
 ROUTING = Request("/v1/routing")
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_RETRY = RetrySettings(first="100ms", longest="1s")
 _LEAST_SECONDS = 0.05
 """An attempt with less time than this isn't worth starting."""
 
@@ -104,8 +107,7 @@ class Asker:
             yield from self._refresh(deadline)
         tried: dict[str, str] = {}
         problem: Refused | None = None
-        pause = _FIRST_PAUSE
-        while True:
+        for rounds in itertools.count(1):
             addresses = router.order(question.task)
             advice = 0.0
             for n, address in enumerate(addresses):
@@ -124,19 +126,21 @@ class Asker:
                 else:
                     router.lost(outcome.address)
                     tried[outcome.address] = _reason(outcome)
-            pause = min(max(pause * 2, advice), _LONGEST_PAUSE)
+            pause = max(backoff(rounds, _RETRY), min(advice, _RETRY.longest.total_seconds()))
             if clock.monotonic() + pause + _LEAST_SECONDS >= end:
                 raise problem or NoAnswer(deadline.seconds, tried)
             yield Pause(pause)
             if router.is_due(question.task):
                 yield from self._refresh(deadline)
+        raise AssertionError("unreachable")
 
     def _refresh(self, deadline: Deadline) -> Flow[None]:
         """Reads the routing. Without an answer the former one stays; the first one is waited for."""
         tried: dict[str, str] = {}
-        pause = _FIRST_PAUSE
-        while not (yield from self._read_routing(deadline, tried)) and self.router.routing is None:
-            pause = min(pause * 2, _LONGEST_PAUSE)
+        for rounds in itertools.count(1):
+            if (yield from self._read_routing(deadline, tried)) or self.router.routing is not None:
+                return
+            pause = backoff(rounds, _RETRY)
             if self._clock.monotonic() + pause + _LEAST_SECONDS >= deadline.end:
                 raise NoAnswer(deadline.seconds, tried)
             yield Pause(pause)

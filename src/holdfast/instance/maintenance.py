@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.backoff import backoff
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed
 from holdfast.instance.events import Events, described, report_problem
 from holdfast.instance.replica import Replica
 from holdfast.instance.state_dir import FolderLost
-from holdfast.retry import backoff
 from holdfast.settings.sections import RetrySettings
 from holdfast.stores.engines.base import DamagedState, StateError
 from holdfast.words import TaskId

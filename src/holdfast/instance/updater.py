@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from holdfast.backoff import backoff
 from holdfast.chance import SYSTEM_RANDOM, Random
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
@@ -30,7 +31,6 @@ from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.instance.replica import Replica
 from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.log.commits import Commit
-from holdfast.retry import backoff
 from holdfast.settings.sections import RestoreSettings, RetrySettings
 from holdfast.stores.engines.base import StateError
 from holdfast.words import NOTHING, TaskId, Version

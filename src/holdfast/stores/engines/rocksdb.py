@@ -20,6 +20,7 @@ limits of its release 0.3.29:
 """
 
 import contextlib
+import itertools
 import logging
 import threading
 import weakref
@@ -31,8 +32,10 @@ import pyarrow as pa
 import rocksdict as rd
 
 from holdfast import faults
+from holdfast.backoff import backoff
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import Closed, HoldfastError
+from holdfast.settings.sections import RetrySettings
 from holdfast.stores.engines import rocksdb_families, rocksdb_metrics
 from holdfast.stores.engines.base import (
     FIRST_KEY,
@@ -64,6 +67,8 @@ MARK_KEY, ENGINE_MARK_KEY = b"\x00mark", b"\x00engine"
 
 GET_ROWS = 1_000
 """Keys per call to RocksDB: the fastest of 100, 1,000 and 5,000. Other threads run between two calls."""
+
+_STALL_RETRY = RetrySettings(first="1ms", longest="1m")
 
 
 class RocksEngine:
@@ -198,17 +203,14 @@ class RocksEngine:
 
         The waits grow, since RocksDB counts every refused write into its limit of bytes per second.
         """
-        wait = 0.001
-        while True:
+        for failures in itertools.count(1):
             try:
                 db.write(batch(), self._write)
+                return
             except Exception as error:
                 if not is_write_stall(error):
                     raise
-                SYSTEM_CLOCK.sleep(wait)
-                wait *= 1.5
-            else:
-                return
+            SYSTEM_CLOCK.sleep(backoff(failures, _STALL_RETRY))
 
     def drop(self, family: str, start: bytes, stop: bytes) -> None:
         start = max(start, FIRST_KEY)
