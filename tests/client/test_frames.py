@@ -86,15 +86,19 @@ def test_a_store_becomes_a_frame_of_any_kind(columns: Columns, address: str) -> 
 def test_a_statement_has_a_frame(columns: Columns, address: str) -> None:
     async def asked() -> int:
         async with hf.AsyncClient(address) as client:
+            assert (await client.sql("SELECT 2", at="latest")).more
             return len(await client.sql("SELECT 1", limit=5, at=3))
 
     with hf.Client(address) as client:
         assert client.sql("SELECT * FROM numbers").more
+        client.sql("SELECT 2", at="latest")
         with pytest.raises(errors.SqlRefused, match="isn't a SELECT"):
             client.sql("DROP TABLE numbers")
     assert asyncio.run(asked()) == 1000
     arrow = "application/vnd.apache.arrow.stream"
     assert columns.asked[0] == (arrow, {}, {"sql": "SELECT * FROM numbers"})
+    latest = (arrow, {"at": "latest"}, {"sql": "SELECT 2"})
+    assert (columns.asked[1], columns.asked[-2]) == (latest, latest)
     assert columns.asked[-1] == (arrow, {"at": "3"}, {"sql": "SELECT 1", "limit": 5})
 
 

@@ -59,7 +59,10 @@ class AsyncClient:
         limit: int | None = None,
         **options: Unpack[ReadOptions],
     ) -> Frame:
-        """The result of one SELECT over the stores, all of them at one version: the newest, unless options say more."""
+        """The result of one SELECT over the stores, all of them at one version.
+
+        That is the newest one that all partitions have already; with at="latest" those that are behind come to a newer.
+        """
         return await self._shell.run(frames.of_statement(self._core, statement, limit, options))
 
     async def close(self) -> None:

@@ -63,7 +63,10 @@ class Client:
         limit: int | None = None,
         **options: Unpack[ReadOptions],
     ) -> Frame:
-        """The result of one SELECT over the stores, all of them at one version: the newest, unless options say more."""
+        """The result of one SELECT over the stores, all of them at one version.
+
+        That is the newest one that all partitions have already; with at="latest" those that are behind come to a newer.
+        """
         return self._shell.run(frames.of_statement(self._core, statement, limit, options))
 
     def close(self) -> None:

@@ -77,9 +77,7 @@ def of_store(core: Core, store: str, columns: Sequence[str], options: Mapping[st
 def of_statement(core: Core, statement: str, limit: int | None, options: Mapping[str, Any]) -> Flow[Frame]:
     """The result of one SELECT."""
     body = msgspec.json.encode({"sql": statement, **({} if limit is None else {"limit": limit})})
-    # Without at=, an instance takes the newest version that all partitions have already.
-    fresh = {name: value for name, value in options.items() if (name, value) != ("at", "latest")}
-    target = f"/v1/sql{query_string([*parameters_of(fresh).items()])}"
+    target = f"/v1/sql{query_string([*parameters_of(options).items()])}"
     request = Request(target, "POST", body, {"accept": ARROW, "content-type": "application/json"})
     yield from core.asker.routing(core.deadline(options))  # where no instance answers, the long time isn't waited for
     question = core.question(request, options, core.deadline(options, SECONDS), large=True)
