@@ -17,7 +17,7 @@ way at the takeover.
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -113,10 +113,6 @@ def _is_running(pid: int) -> bool:
     except PermissionError:
         return True  # that of another user
     return True
-
-
-CheckLeads = Callable[[], None]
-"""Raises if another driver leads."""
 
 
 class Leadership:

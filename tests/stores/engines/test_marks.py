@@ -10,7 +10,6 @@ from holdfast.errors import DamagedObject
 from holdfast.stores.engines.base import (
     Mark,
     Resources,
-    engine_mark,
     mark_after_changes,
     mark_before_changes,
 )
@@ -40,7 +39,6 @@ def test_format_1_with_the_clocks_of_its_commit() -> None:
 
 def test_an_engines_mark_has_the_clocks_of_its_version() -> None:
     seven, eight = replace(at(7), wall=70, event=7), replace(at(8), wall=80, event=8)
-    assert engine_mark([eight, seven]) == replace(at(7, 8), wall=70, event=7)
     assert mark_before_changes(seven, eight) == replace(at(7, 8), wall=70, event=7)
     assert mark_after_changes(seven, eight) == eight
 
@@ -49,15 +47,6 @@ def test_an_engines_mark_has_the_clocks_of_its_version() -> None:
 def test_a_mark_that_cannot_be_read_is_damage(data: bytes) -> None:
     with pytest.raises(DamagedObject):
         unpack_mark(data)
-
-
-def test_the_smallest_mark_counts_and_higher_versions_are_still_being_applied() -> None:
-    assert engine_mark([]) is None
-    assert engine_mark([None, None]) is None
-    assert engine_mark([at(3), at(3)]) == at(3)
-    assert engine_mark([at(4), at(3)]) == at(3, 4)
-    assert engine_mark([at(3, 6), at(4)]) == at(3, 6)
-    assert engine_mark([at(3), None]) == Mark(NOTHING, "", "log-1", Version(3))
 
 
 def test_a_family_that_no_mark_knows_makes_the_engine_start_over() -> None:

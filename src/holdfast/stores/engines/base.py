@@ -6,9 +6,10 @@ version is applied the mark also has `applying`: some changes of that version ma
 nothing until it is complete. Applying a smaller version keeps `applying`, so a kill while the engine catches up loses
 nothing.
 
-Parts of an engine, and the engines of a task, may reach the disk separately: after a kill, one is ahead of another.
-`engine_mark` combines the marks of several engines: the smallest version counts. If any is ahead, or had started to
-move, the highest of these versions is `applying`. `family_marks` does the same for the families of one engine.
+Parts of an engine, and the engines of a task, may reach the disk separately: after a kill, one is ahead of another. Of
+their marks, the smallest version counts. If any is ahead, or had started to move, the highest of these versions is
+`applying`. `family_marks` combines the marks of the families of one engine so, and `instance.task_engines` those of the
+engines of a task.
 """
 
 import contextlib
@@ -260,26 +261,6 @@ class EngineFactory(Protocol):
     """Opens an engine. `holdfast.testing.EngineConformance` tests an engine of your own."""
 
     def __call__(self, path: Path, stores: Sequence[StoreSpec], resources: Resources) -> Engine: ...
-
-
-def engine_mark(marks: Iterable[Mark | None]) -> Mark | None:
-    """The mark of several engines together.
-
-    >>> seven, eight = Mark(Version(7), "c7", "log-1"), Mark(Version(8), "c8", "log-1")
-    >>> engine_mark([seven, seven]) == seven
-    True
-    >>> engine_mark([eight, seven])
-    Mark(version=7, commit='c7', log='log-1', applying=8)
-    """
-    found = list(marks)
-    known = [mark for mark in found if mark is not None]
-    if not known:
-        return None
-    if len(known) < len(found):
-        smallest = Mark(NOTHING, "", known[0].log)
-    else:
-        smallest = min(known, key=lambda mark: mark.version)
-    return _with_applying(smallest, _highest(known))
 
 
 def mark_before_changes(before: Mark | None, mark: Mark) -> Mark:
