@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -497,26 +497,31 @@ def test_a_request_waits_as_long_as_it_says_all_in_all(path: str) -> None:
     assert {each.until for each in needs} == {world.clock.monotonic()}, "nothing was left"
 
 
-def test_a_restoring_task_says_how_far_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["keys/7", "range"])
+def test_a_restoring_task_says_how_far_it_is(tmp_path: Path, path: str) -> None:
     driver = Driver(str(tmp_path / "log"), GAME, inline_limit=0)
     driver.commit(STORE, {(n,): n for n in KEYS})
     segments = {path: path.read_bytes() for path in (tmp_path / "log" / "segments").rglob("*.arrow")}
-    for path, whole in segments.items():
-        path.write_bytes(whole[:-20])  # so that no task can reach version 1
-    instance = Instance(config(tmp_path, "game-0", GAME.tasks()))
-    instance.start()
-    rest = RestService(instance)
-    rest.start()
-    try:
-        until(lambda: instance.source.newest_known == 1, "the version is known")
-        response = httpx2.get(f"{rest.url}/v1/stores/numbers/keys/7")
-        body = response.json()
-        assert (response.status_code, body["error"]) == (503, "restoring")
-        assert (body["version"], body["of"], body["progress"]) == (0, 1, 0.0)
-        assert response.headers["retry-after"] == "1"
-    finally:
-        rest.stop()
-        instance.stop()
+    for path_, whole in segments.items():
+        path_.write_bytes(whole[:-20])  # so that no task can reach version 1
+    hosts = Instance(config(tmp_path, "game-0", GAME.tasks()))
+    routes = Instance(config(tmp_path, "game-1", ()))
+    with ExitStack() as stack:
+        for instance in (hosts, routes):
+            instance.start()
+            stack.callback(instance.stop)
+        know_each_other([hosts, routes])
+        until(lambda: hosts.source.newest_known == 1, "the version is known")
+        for instance, where in ((hosts, ""), (routes, " on instance 'game-0'")):
+            rest = RestService(instance)
+            rest.start()
+            stack.callback(rest.stop)
+            response = httpx2.get(f"{rest.url}/v1/stores/numbers/{path}", timeout=20)
+            body = response.json()
+            assert (response.status_code, body["error"]) == (503, "restoring")
+            assert (body["version"], body["of"], body["progress"]) == (0, 1, 0.0)
+            assert f"is being restored{where}: version 0 of 1" in body["message"]
+            assert response.headers["retry-after"] == "1"
 
 
 def test_gone_versions_have_the_range_that_is_left() -> None:

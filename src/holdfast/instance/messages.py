@@ -192,6 +192,26 @@ class TaskNotHere(HoldfastError):
     category = ErrorCategory.RETRY
 
 
+class ReplicaRestoring(HoldfastError):
+    """A replica was asked for its newest version and is being restored: it is at `version` of `newest`."""
+
+    category = ErrorCategory.RETRY
+
+    def __init__(self, task: str, instance: str, version: int, newest: int) -> None:
+        super().__init__(f"task {task} is being restored on instance {instance!r}: version {version} of {newest}.")
+        self.task = task
+        self.instance = instance
+        self.version = version
+        self.newest = newest
+
+
+class EncodedReplicaRestoring(msgspec.Struct, frozen=True, tag="replica_restoring"):
+    task: str
+    instance: str
+    version: int
+    newest: int
+
+
 class EncodedVersionNotAvailable(msgspec.Struct, frozen=True, tag="version_not_available"):
     message: str
     asked: int | None = None
@@ -212,7 +232,9 @@ class EncodedTooManyHolds(msgspec.Struct, frozen=True, tag="too_many_holds"):
     of_caller: bool = False
 
 
-_Encoded = EncodedVersionNotAvailable | EncodedTaskNotHere | EncodedTooManyHolds | EncodedError
+_Encoded = (
+    EncodedVersionNotAvailable | EncodedReplicaRestoring | EncodedTaskNotHere | EncodedTooManyHolds | EncodedError
+)
 
 
 def encode_error(error: BaseException) -> bytes:
@@ -224,6 +246,9 @@ def encode_error(error: BaseException) -> bytes:
     match error:
         case VersionNotAvailable():
             return msgspec.json.encode(EncodedVersionNotAvailable(str(error), error.asked, error.held))
+        case ReplicaRestoring():
+            encoded = EncodedReplicaRestoring(error.task, error.instance, error.version, error.newest)
+            return msgspec.json.encode(encoded)
         case TaskNotHere():
             return msgspec.json.encode(EncodedTaskNotHere(str(error)))
         case TooManyHolds():
@@ -245,6 +270,8 @@ def decode_error(data: bytes) -> HoldfastError | None:
     match sent:
         case EncodedVersionNotAvailable(message, asked, held):
             return VersionNotAvailable(message, asked, held)
+        case EncodedReplicaRestoring(task, instance, version, newest):
+            return ReplicaRestoring(task, instance, version, newest)
         case EncodedTaskNotHere(message):
             return TaskNotHere(message)
         case EncodedTooManyHolds(message, of_caller):

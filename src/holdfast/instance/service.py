@@ -27,7 +27,7 @@ from holdfast.instance import messages
 from holdfast.instance.callers import CALLERS, Callers
 from holdfast.instance.credentials import Credentials
 from holdfast.instance.range_reads import IN_RANGES
-from holdfast.instance.read_views import ReadView, VersionNotAvailable
+from holdfast.instance.read_views import ReadView
 from holdfast.stores.engines.base import DamagedState
 from holdfast.stores.formats.byte_columns import as_type, whole
 from holdfast.stores.ranges import Ranges
@@ -201,7 +201,8 @@ class StateService(_ServerBase):
         replica = self._instance.replica(task)
         hosted = self._instance.hosted_task(task)
         if ask.version is None and not (hosted is not None and hosted.readable):
-            raise VersionNotAvailable.of(task, None, replica.published.range, "it is being restored")
+            name, newest = self._instance.config.name, self._instance.source.newest_known
+            raise messages.ReplicaRestoring(ask.task, name, replica.version, newest)
         if ask.store not in replica.stores:
             raise messages.InstanceRefused(
                 f"task {task} has no store {ask.store!r}. It has {', '.join(sorted(replica.stores))}."

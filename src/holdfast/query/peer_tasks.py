@@ -20,7 +20,7 @@ from holdfast.instance.client import StateClient
 from holdfast.instance.config import Role
 from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.held_versions import HoldTerms
-from holdfast.instance.messages import HeldVersion, InstanceUnavailable, InstanceUnreachable
+from holdfast.instance.messages import HeldVersion, InstanceUnavailable, InstanceUnreachable, ReplicaRestoring
 from holdfast.instance.unanswering import Unanswering
 from holdfast.query.task_reader import (
     ANY_REPLICA,
@@ -29,6 +29,7 @@ from holdfast.query.task_reader import (
     NotFresh,
     ReadInterrupted,
     ReadNeeds,
+    Restoring,
     Served,
     TaskStore,
 )
@@ -223,8 +224,11 @@ class PeerTask:
                     raise
                 if isinstance(error, InstanceUnavailable):
                     self._unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
-                failed.append(error)
+                failed.append(self._restoring(error) if isinstance(error, ReplicaRestoring) else error)
         raise min(failed, key=lambda error: isinstance(error, InstanceUnavailable))
+
+    def _restoring(self, error: ReplicaRestoring) -> Restoring:
+        return Restoring(self._task, f" on instance {error.instance!r}", error.version, error.newest)
 
     def _client(self, address: str) -> StateClient:
         """Raises if a member says that it has an address by which this process can't call it."""
