@@ -130,8 +130,10 @@ def _about_known_keys(case: Case[Any]) -> None:
     """Asks for what is there, so that the answer is a success."""
     for name in (*_DEMANDS, "cursor", "columns", "partition", "fields"):
         case.query.pop(name, None)
+    case.headers.pop("Last-Event-ID", None)
     if case.operation.path == "/v1/sql":
         case.body = {"sql": "SELECT count(*) FROM numbers"}
+        case.media_type = "application/json"
         return
     path, store = case.path_parameters, case.path_parameters.get("store", "")
     keys = KEYS.get(store, [])

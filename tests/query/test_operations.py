@@ -1,7 +1,10 @@
 """The table of operations: routes, checks and the OpenAPI document say the same."""
 
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -13,7 +16,8 @@ from holdfast.query.routing import NOWHERE
 from holdfast.query.server import serve
 from holdfast.query.showing import Showing
 from holdfast.settings.rest import RestSettings
-from tests.query.fake_tasks import NUMBERS, STATE, World, served
+from tests.query.fake_tasks import APP, NUMBERS, STATE, World, served
+from tests.query.instances import Group, started
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +26,14 @@ def rest() -> Iterator[httpx2.Client]:
     world.commit(1, NUMBERS, {(n,): n for n in range(3)})
     with served(world.reader) as client:
         yield client
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with started(tmp_path, APP) as group:
+        group.driver.commit(NUMBERS, {(n,): n for n in range(3)})
+        group.settle()
+        yield group
 
 
 def test_every_route_is_in_the_document_but_those_for_kinds_that_no_store_has(rest: httpx2.Client) -> None:
@@ -62,6 +74,39 @@ def test_every_operation_has_the_refusals_of_tokens_and_limits(rest: httpx2.Clie
     assert {*referred} <= {*document["components"]["responses"]}
     assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
     assert document["paths"]["/health/live"]["get"]["security"] == []
+
+
+def test_the_document_has_every_type_and_header_of_an_answer(group: Group) -> None:
+    def described(path: str, method: str = "get") -> dict[str, Any]:
+        found: dict[str, Any] = document["paths"][path][method]
+        return found
+
+    def check(answer: httpx2.Response, operation: dict[str, Any]) -> None:
+        success = operation["responses"]["200"]
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].partition(";")[0] in success["content"]
+        sent = {name for name in answer.headers if name.startswith("holdfast-")}
+        assert sent | {"holdfast-event-time"} == {*success["headers"]}, "these records have no event time"
+
+    document, url = group.get("/v1/openapi.json").json(), group.rests[0].url
+    sql, metrics = described("/v1/sql", "post"), described("/metrics")
+    assert {*sql["requestBody"]["content"]} == {"application/json", "text/plain"}
+    for media in sql["responses"]["200"]["content"]:
+        for sent in sql["requestBody"]["content"]:
+            text = "SELECT n FROM numbers"
+            body = text if sent == "text/plain" else json.dumps({"sql": text})
+            headers = {"content-type": sent, "accept": media}
+            answer = group.client.post(f"{url}/v1/sql", content=body, headers=headers)
+            check(answer, sql)
+            assert answer.headers["content-type"].partition(";")[0] == media
+    for media in metrics["responses"]["200"]["content"]:
+        answer = group.client.get(f"{url}/metrics", headers={"accept": f"{media}; version=1.0.0"})
+        assert answer.headers["content-type"].partition(";")[0] == media
+    check(group.get("/v1/stores/numbers/arrow"), described("/v1/stores/{store}/arrow"))
+    header = next(each for each in described("/v1/stores/{store}/watch")["parameters"] if each["in"] == "header")
+    assert header["name"] == "Last-Event-ID"
+    refused = group.client.get(f"{url}/v1/stores/numbers/watch", headers={header["name"]: "nonsense"})
+    assert (refused.status_code, refused.json()["error"]) == (400, "bad_event_id")
 
 
 def test_every_operation_has_its_own_name(rest: httpx2.Client) -> None:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from holdfast.instance.held_versions import LONGEST_SECONDS, HoldTerms
 from holdfast.instance.read_views import VersionNotAvailable
-from holdfast.query.answers import source_headers
+from holdfast.query.answers import SOURCE_HEADERS, source_headers
 from holdfast.query.client_holds import ClientHolds, Handover
 from holdfast.query.columns import ColumnReader
 from holdfast.query.grants import caller
@@ -91,6 +91,7 @@ class ArrowEndpoints:
                 (_COLUMNS, _PARTITION, *FRESH),
                 gone,
                 media=ARROW_TYPE,
+                answer_headers=SOURCE_HEADERS,
                 stores=self._tables,
             ),
             Operation(

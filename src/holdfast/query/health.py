@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from holdfast import metrics
 from holdfast.query.last_errors import LastError
-from holdfast.query.operations import Call, Operation
+from holdfast.query.operations import PLAIN, Call, Operation
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.reader import StoreReader
 
@@ -109,7 +109,15 @@ def health_operations(reader: StoreReader, state: Callable[[], AppStateInfo]) ->
         Operation("get_live", "/health/live", "Whether the process answers.", live, Health),
         Operation("get_ready", "/health/ready", "Whether its tasks have caught up.", ready, Health, errors=(503,)),
         Operation("get_stores_health", "/health/stores", "Reads each store.", stores, StoresHealth, errors=(503,)),
-        Operation("get_metrics", "/metrics", "For Prometheus.", all_metrics, None, media="text/plain"),
+        Operation(
+            "get_metrics",
+            "/metrics",
+            "For Prometheus.",
+            all_metrics,
+            None,
+            media=PLAIN,
+            other_media=("application/openmetrics-text",),
+        ),
     ]
 
 

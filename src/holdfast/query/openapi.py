@@ -11,8 +11,8 @@ import msgspec
 
 from holdfast.query.access import OPEN
 from holdfast.query.answers import ProblemAnswer
-from holdfast.query.operations import JSON, Operation, Parameter
-from holdfast.query.own_documents import OwnDocument
+from holdfast.query.operations import JSON, PLAIN, Operation, Parameter
+from holdfast.query.own_documents import OwnDocument, answer_headers
 from holdfast.query.refusals import refusal_components, refusals, with_body
 
 _PART: Final = re.compile(r"\{(\w+)\}")
@@ -50,23 +50,33 @@ def document(app: str, stores: Sequence[str], operations: Iterable[Operation], o
 def _described(operation: Operation, stores: Sequence[str], by_type: Mapping[int, Any]) -> dict[str, Any]:
     here = stores if operation.stores is None else [name for name in operation.stores() if name in stores]
     answer = {} if operation.answer is None else {"schema": by_type[id(operation.answer)]}
+    success: dict[str, Any] = {
+        "description": "The answer.",
+        "content": {operation.media: answer, **{media: {} for media in operation.other_media}},
+    }
+    if operation.answer_headers:
+        success["headers"] = answer_headers(operation.answer_headers)
     errors = operation.errors if operation.method == "GET" else with_body(operation.errors)
     found: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.text,
         "parameters": [
             *(_part(name, here, operation.examples) for name in _PART.findall(operation.template)),
-            *map(_parameter, operation.parameters),
+            *(_parameter(each, "query") for each in operation.parameters),
+            *(_parameter(each, "header") for each in operation.headers),
         ],
         "responses": {
-            "200": {"description": "The answer.", "content": {operation.media: answer}},
+            "200": success,
             **refusals(*errors),
         },
     }
     if operation.path in OPEN:
         found["security"] = []
     if operation.body is not None:
-        found["requestBody"] = {"required": True, "content": {JSON: {"schema": by_type[id(operation.body)]}}}
+        content: dict[str, Any] = {JSON: {"schema": by_type[id(operation.body)]}}
+        if operation.plain_body:
+            content[PLAIN] = {"schema": {"type": "string"}}
+        found["requestBody"] = {"required": True, "content": content}
     return found
 
 
@@ -82,11 +92,11 @@ def _part(name: str, stores: Sequence[str], examples: Mapping[str, str]) -> dict
     return found
 
 
-def _parameter(parameter: Parameter) -> dict[str, Any]:
+def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
     schema = {"type": "array", "items": parameter.type.schema} if parameter.many else parameter.type.schema
     return {
         "name": parameter.name,
-        "in": "query",
+        "in": place,
         "required": parameter.required,
         "description": parameter.text,
         "schema": schema,

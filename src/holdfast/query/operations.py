@@ -23,6 +23,7 @@ DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 10_000
 
 JSON: Final = "application/json"
+PLAIN: Final = "text/plain"
 REFUSALS: Final = (400, 404, 503)
 """The statuses of an operation that reads a store, beside its success."""
 
@@ -175,7 +176,15 @@ class Operation:
     method: str = "GET"
     body: Any = None
     """The type of the JSON that is sent."""
+    plain_body: bool = False
+    """Whether a text may be sent instead, as text/plain."""
     media: str = JSON
+    other_media: tuple[str, ...] = ()
+    """Types of the answer that `Accept` may ask for instead."""
+    headers: tuple[Parameter, ...] = ()
+    """Headers of the request that the function reads."""
+    answer_headers: tuple[str, ...] = ()
+    """Headers of the answer beside those of HTTP."""
     stores: Callable[[], Sequence[str]] | None = None
     """The names that `{store}` may have, if not all stores can be asked for it."""
     examples: Mapping[str, str] = field(default_factory=dict)

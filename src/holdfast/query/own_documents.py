@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from holdfast.query.answers import SOURCE_HEADERS
 from holdfast.query.refusals import refusals
 from holdfast.topology.endpoints import OwnEndpoint
 
@@ -40,6 +41,11 @@ def own_document(endpoints: Sequence[OwnEndpoint]) -> OwnDocument:
         for endpoint, schema in zip(endpoints, schemas, strict=True)
     }
     return OwnDocument(paths, {_OWN + name: schema for name, schema in components.items()})
+
+
+def answer_headers(names: Iterable[str]) -> dict[str, Any]:
+    """Headers of an answer. All are texts, and one that isn't known isn't sent."""
+    return {name: {"schema": {"type": "string"}} for name in names}
 
 
 def _answer_type(endpoint: OwnEndpoint) -> Any:
@@ -73,7 +79,11 @@ def _described(endpoint: OwnEndpoint, answer: Mapping[str, Any]) -> dict[str, An
             for each in endpoint.parameters
         ],
         "responses": {
-            "200": {"description": "The answer.", "content": {"application/json": {"schema": answer}}},
+            "200": {
+                "description": "The answer.",
+                "headers": answer_headers(SOURCE_HEADERS),
+                "content": {"application/json": {"schema": answer}},
+            },
             **refusals(404),
         },
     }

@@ -21,12 +21,12 @@ from starlette.responses import Response
 
 from holdfast.instance.config import Role
 from holdfast.instance.read_views import VersionNotAvailable
-from holdfast.query.answers import MORE_HEADER, from_parts, source_headers
+from holdfast.query.answers import MORE_HEADER, SOURCE_HEADERS, from_parts, source_headers
 from holdfast.query.arrow import ARROW_TYPE
 from holdfast.query.columns import ColumnReader, HeldStores
 from holdfast.query.freshness import Freshness
 from holdfast.query.grants import check_covered, visible
-from holdfast.query.operations import FRESH, Call, Operation
+from holdfast.query.operations import FRESH, PLAIN, Call, Operation
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.pruning import indexed, key_ranges, masked, times_of
 from holdfast.query.result_texts import csv_of, json_rows
@@ -145,7 +145,22 @@ class SqlEndpoint:
     def operations(self) -> list[Operation]:
         text = "The result of one SELECT, with all stores at one version. As CSV or Arrow if `Accept` says so."
         errors = (400, 410, 413, 501, 503)
-        return [Operation("sql", SQL_PATH, text, self.run, SqlAnswer, FRESH, errors, method="POST", body=SqlAsk)]
+        return [
+            Operation(
+                "sql",
+                SQL_PATH,
+                text,
+                self.run,
+                SqlAnswer,
+                FRESH,
+                errors,
+                method="POST",
+                body=SqlAsk,
+                plain_body=True,
+                other_media=(_CSV, ARROW_TYPE),
+                answer_headers=(*SOURCE_HEADERS, MORE_HEADER),
+            )
+        ]
 
     async def run(self, call: Call) -> Response:
         check_covered(call.request.scope, ())
@@ -179,7 +194,7 @@ class SqlEndpoint:
 def _asked(content_type: str, body: bytes) -> SqlAsk:
     what = 'Send {"sql": "SELECT ..."} as application/json, or the statement alone as text/plain.'
     try:
-        if content_type.partition(";")[0].strip() == "text/plain":
+        if content_type.partition(";")[0].strip() == PLAIN:
             return SqlAsk(body.decode())
         return msgspec.json.decode(body, type=SqlAsk)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -43,6 +43,9 @@ _PARAMETERS: Final = (
     Parameter("from_version", TEXT, "The first version whose changes are sent; the next one unless given."),
     replace(WAIT, text="How long to wait for a first version that is far beyond the newest one, 2s unless given."),
 )
+_LAST_EVENT: Final = Parameter(
+    "Last-Event-ID", TEXT, "The `id` of the last event that was received: goes on after it, whatever from_version says."
+)
 _THREADS: Final = 2
 """Threads that read the log for watchers: those that catch up must not delay other requests."""
 _AHEAD: Final = 10
@@ -83,7 +86,19 @@ class Watches:
     def operations(self) -> list[Operation]:
         text = "The changes of a store as they are committed, as server-sent events."
         errors = (*REFUSALS, 410)
-        return [Operation("watch", WATCH_PATH, text, self.watch, None, _PARAMETERS, errors, media="text/event-stream")]
+        return [
+            Operation(
+                "watch",
+                WATCH_PATH,
+                text,
+                self.watch,
+                None,
+                _PARAMETERS,
+                errors,
+                media="text/event-stream",
+                headers=(_LAST_EVENT,),
+            )
+        ]
 
     async def watch(self, call: Call) -> Response:
         given, request = call.given, call.request
@@ -95,7 +110,7 @@ class Watches:
             reader = SharedReader(self._source, self._specs, spec.name, self._threads, self._kept_bytes)
             self._readers[spec.name] = reader
         try:
-            begin = self._begin(request.headers.get("last-event-id"), given.get("from_version"))
+            begin = self._begin(request.headers.get(_LAST_EVENT.name), given.get("from_version"))
             newest = await self._newest_for(begin, call.freshness.wait)
             begin = max(begin or EventPlace(Version(newest + 1)), EventPlace(Version(spec.after + 1)))
             if begin.version <= newest:  # what can't be read is refused here, where the status can say so
