@@ -17,15 +17,31 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.instance.client import StateClient
+from holdfast.log import names
+from holdfast.log.storage import open_storage
+from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.states import AlreadyStarted, AppState
+from tests import s3
 from tests.apps import entries_of, finish, game, get, points_app, write
-from tests.freezing import freeze, wake
+from tests.freezing import freeze, frozen, wake
 from tests.test_app import wait_for
 
 pytestmark = pytest.mark.spark
 
 TIMEOUT = 60.0
+
+
+class HangingOpen(Memory):
+    """A sink whose `open` hangs until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.released = threading.Event(), threading.Event()
+
+    def open(self, log: str) -> None:
+        self.called.set()
+        self.released.wait(TIMEOUT)
 
 
 class Hanging:
@@ -134,6 +150,48 @@ def test_stop_ends_a_start_whose_sink_hangs(spark: SparkSession, tmp_path: Path)
     assert app.state is AppState.STOPPED
     first.released.set()
     hanging.released.set()
+
+
+def test_stop_ends_a_start_in_which_a_sink_hangs_before_it_has_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    sink = HangingOpen()
+    app = points_app(spark, tmp_path, sink=sink, stop_timeout="1s")
+    starting = threading.Thread(target=app.start)
+    starting.start()
+    assert sink.called.wait(TIMEOUT)
+    begun = time.monotonic()
+    app.stop()
+    starting.join(TIMEOUT)
+    assert not starting.is_alive()
+    assert time.monotonic() - begun < 10, "open() hangs for a minute"
+    assert app.state is AppState.STOPPED
+    sink.released.set()
+    log = open_storage(app.settings.log_url(app.id))
+    assert log.list_flat(names.LEADERS) == []
+
+
+@pytest.mark.skipif(s3.binary() is None, reason=s3.MISSING)
+def test_stop_ends_in_time_although_the_log_does_not_answer(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    server = s3.start(tmp_path / "s3")
+    try:
+        log = hf.LogSettings(url=f"{server.url}/log", options=server.options)
+        app = points_app(spark, tmp_path, sink=Memory(), log=log, stop_timeout="4s").start()
+        app.process_all_available()
+        pid = instance_of(app)
+        with frozen(server.process.pid):
+            begun = time.monotonic()
+            app.stop()
+            took = time.monotonic() - begun
+        assert took < 8, "one call to the log takes half a minute"
+        assert app.state is AppState.STOPPED
+        assert not is_alive(pid)
+        assert spark.streams.active == []
+        assert "the log doesn't answer" in caplog.text.lower()
+    finally:
+        server.stop()
 
 
 def test_a_sink_that_raises_is_retried_and_alerts_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -320,13 +320,22 @@ class App(Listened):
             return
         self._ending.ask()
         self._states.try_move(AppState.STOPPING)
-        with self._starting_or_stopping:
-            try:
-                if self._running is not None:
-                    self._running.stop()
-            finally:
-                self._states.try_move(AppState.STOPPED)
-                self._close_listeners(lambda: min(1.0, self._ending.left() + 0.1))
+        free = self._starting_or_stopping.acquire(timeout=self._ending.left() + 0.1)
+        try:
+            if not free:
+                logger.warning(
+                    "app %s is stopped without waiting longer for %s in another thread, where the log or Spark doesn't "
+                    "answer. It ends when they do, and changes nothing more",
+                    self.id,
+                    "start()" if self._running is None else "stop()",
+                )
+            elif self._running is not None:
+                self._running.stop()
+        finally:
+            self._states.try_move(AppState.STOPPED)
+            self._close_listeners(lambda: min(1.0, self._ending.left() + 0.1))
+            if free:
+                self._starting_or_stopping.release()
 
     def process_all_available(self) -> None:
         """Returns when everything the source has now can be queried and is in the sinks. For tests and batch jobs."""

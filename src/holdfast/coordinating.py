@@ -98,20 +98,17 @@ class DriverCoordinator:
         self._steps.step(needs)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ends the thread, and says so, so that a member coordinates."""
+    def stop(self, seconds: float = _END_SECONDS) -> None:
+        """Ends the thread, which says so, so that a member coordinates. Waits no longer if the storage hangs."""
         with self._changed:
             if self._stopping:
                 return
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join(_END_SECONDS)
-            try:
-                if not self._thread.is_alive():  # otherwise the storage doesn't answer now
-                    self._steps.end()
-            except HoldfastError as error:
-                logger.debug("the group isn't told that the driver ends: %s", error)
+            self._thread.join(min(seconds, _END_SECONDS))
+            if self._thread.is_alive():
+                logger.warning("the group isn't told yet that the driver ends: the log doesn't answer")
 
     @property
     def suspected(self) -> Collection[str]:
@@ -148,7 +145,7 @@ class DriverCoordinator:
             with self._changed:
                 self._changed.wait_for(lambda: self._look or self._stopping, self._steps.pace)
                 if self._stopping:
-                    return
+                    break
                 self._look = False
             try:
                 self._steps.step(self._needs)
@@ -163,6 +160,10 @@ class DriverCoordinator:
             except Exception:
                 # A thread that ends unnoticed would leave the group without a coordinator.
                 logger.exception("the group can't be coordinated, and this is tried again")
+        try:
+            self._steps.end()
+        except HoldfastError as error:
+            logger.debug("the group isn't told that the driver ends: %s", error)
 
     def _ask(self, members: Sequence[Member]) -> Sequence[bool]:
         return side_by_side(self._answers, members)

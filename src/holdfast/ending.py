@@ -6,19 +6,25 @@ share of that time is used, so that the parts after it have time too:
     the current batch ─► Spark's query ─► sinks ─► instances
                    0.5            0.7    0.85         1.0
 
-Whatever has not ended by then is given up. Nothing is lost: Spark repeats a batch, a sink gets its version again, and
-an instance restores from the log.
+Whatever has not ended by then is given up, also if it waits for a log that doesn't answer. Nothing is lost: Spark
+repeats a batch, a sink gets its version again, and an instance restores from the log.
 """
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from datetime import timedelta
+from typing import TypeVar
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Interrupted
 
 BATCH, QUERY, SINKS, ALL = 0.5, 0.7, 0.85, 1.0
 """The share of the time that is used when a part is given up."""
+_LOOK_SECONDS = 0.1
+"""How often a wait for a call looks whether it has been given up."""
+
+T = TypeVar("T")
 
 
 class Ending:
@@ -85,6 +91,23 @@ class Ending:
         with self._changed:
             if self._changed.wait_for(lambda: self.asked or self._failed, seconds):
                 raise Interrupted("The app stops before another attempt. The next start makes it.")
+
+    def call(self, what: str, call: Callable[[], T]) -> T:
+        """Calls what may hang, in a thread of its own. Raises Interrupted when it is given up."""
+        done = Future[T]()
+
+        def run() -> None:
+            try:
+                done.set_result(call())
+            except BaseException as error:  # noqa: BLE001  whoever waits for it raises it
+                done.set_exception(error)
+
+        threading.Thread(target=run, name="holdfast-start-call", daemon=True).start()
+        while not done.done():
+            wait([done], _LOOK_SECONDS)
+            if self.is_over(BATCH) and not done.done():
+                raise Interrupted(f"The app was told to stop, and {what} didn't return in time: it is left to itself.")
+        return done.result()
 
     def check(self) -> None:
         if self.asked:

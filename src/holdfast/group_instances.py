@@ -375,7 +375,7 @@ class GroupInstances:
     def stop(self, seconds: float) -> None:
         """Ends the processes that were started. Servers go on."""
         until = SYSTEM_CLOCK.monotonic() + seconds
-        self._coordinator.stop()  # first: no task moves because instances end
+        self._coordinator.stop(seconds / 2)  # first: no task moves because instances end
         with self._changing:
             self._closed.set()
             contacts, self._contacts = list(self._contacts.values()), {}

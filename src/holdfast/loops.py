@@ -1,9 +1,12 @@
 """The threads on which an app watches its parts while it runs. Each ends by itself when the app is told to end."""
 
+import logging
 import threading
 from collections.abc import Callable
 
 from holdfast.ending import QUERY, Ending
+
+logger = logging.getLogger(__name__)
 
 
 class Loops:
@@ -21,3 +24,5 @@ class Loops:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(self._ending.left(QUERY))
+                if thread.is_alive():
+                    logger.warning("the thread %s is left: what it waits for doesn't answer", thread.name)

@@ -150,11 +150,12 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     check_columns(topology)
     log = _opened_log(app)
     before = _checked_newest(app, log)
-    opened(feeds_of(topology), log.id)
+    ending.call("a sink's open()", lambda: opened(feeds_of(topology), log.id))
     app.check_places(log.app.tasks())
     after = before.writer if before else None
     if may_be_led(log.storage, log.id, after):
         _check_before_takeover(app, log, before, ending)
+    ending.check()  # one that was given up, because the log didn't answer for long, takes over from nobody
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
     closing.callback(leadership.end)
     ending.explain = leadership.explain
@@ -206,6 +207,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         instances.stop(ending.left())
 
     closing.callback(free)
+    closing.callback(lambda: sinks.stop(ending.left(SINKS)))  # before the instances, which may use all of the time
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
 
     def locations() -> StateLocations:

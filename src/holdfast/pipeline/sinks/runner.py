@@ -182,20 +182,28 @@ class SinkRunner:
             raise self._failure
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Writes the offered versions, then ends the thread. False if a sink needs longer than the timeout."""
+        """Writes the offered versions and the positions, then ends the thread. False if that takes longer.
+
+        What a sink or the log does after the timeout is left to the thread, which then records nothing.
+        """
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            with self._changed:
-                self._stopping = True
-                self._changed.notify_all()
-            thread.join(timeout)
-            if thread.is_alive():
-                with self._changed:
-                    self._abandoned = True
-                    logger.warning("the app stops without waiting longer. %s%s", self._behind(self._target), _LATER)
-                return False
-        self._record()
-        return True
+        if thread is None:
+            self._record()
+            return True
+        if thread is threading.current_thread():  # a sink's function stops the app
+            return True
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        thread.join(timeout)
+        if not thread.is_alive():
+            return True
+        with self._changed:
+            abandoned, self._abandoned = self._abandoned, True
+        if not abandoned:
+            what = self._behind(self._target) or "The log doesn't answer, so the sinks' positions aren't recorded."
+            logger.warning("the app stops without waiting longer. %s%s", what, _LATER)
+        return False
 
     def _record(self) -> None:
         """Writes the positions at a clean stop. Without them the sinks only get the newest version again."""
@@ -235,6 +243,8 @@ class SinkRunner:
             except BaseException as error:  # noqa: BLE001  SystemExit too: it would end the thread unnoticed
                 self._fail(error)
                 return
+        if not self._abandoned:
+            self._record()
 
     def _next_version(self) -> Version | None:
         """The version that all sinks should write next, or None at the end."""
