@@ -48,6 +48,26 @@ def test_a_step_that_is_still_under_way_does_not_overwrite_that_a_member_has_lef
     assert stored(storage).state is MemberState.LEFT
 
 
+def test_a_heartbeat_during_a_step_is_one_of_the_same_process() -> None:
+    storage = new_storage()
+    zombie = joined(storage, "first")
+    zombie.beat_again()
+    assert stored(storage) == zombie.member
+    assert zombie.member.beat == 2
+    joined(storage, "second")
+    with pytest.raises(Replaced):
+        zombie.beat_again()
+    assert stored(storage).process == "second"
+
+
+def test_a_heartbeat_during_a_step_does_not_overwrite_that_a_member_has_left() -> None:
+    storage = new_storage()
+    leaving = joined(storage, "first")
+    leaving.leave()
+    leaving.beat_again()
+    assert stored(storage).state is MemberState.LEFT
+
+
 def test_a_zombies_late_heartbeat_stops_nobody() -> None:
     storage = new_storage()
     zombie = joined(storage, "first")

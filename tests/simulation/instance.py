@@ -134,6 +134,7 @@ class Instance(Process):
         if self.steps.member.incarnation <= before:
             raise Violation(f"{self} has incarnation {self.steps.member.incarnation} after incarnation {before}")
         self.loop("beat", INTERVAL, self.beat)
+        self.loop("alive", INTERVAL / 2, self.keep_alive)
         self.loop("update", INTERVAL, self.update)
         self.loop("maintain", 2.0, self.maintain)
 
@@ -250,6 +251,14 @@ class Instance(Process):
             return
         if self.drained_by is not None and not self.dead:
             self.alone = self.alone + 1 if self.world.invariants.group.nobody_stays_but(self) else 0
+
+    def keep_alive(self) -> None:
+        assert self.steps is not None
+        try:
+            self.steps.keep_alive()
+        except Replaced as replaced:
+            self.world.say(f"{self} stops: {replaced}")
+            self.stop()
 
     def hear(self, number: int) -> None:
         """Someone tells of a generation."""

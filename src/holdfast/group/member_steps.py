@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.group.coordinator import Coordinator, Needs
 
 _LOG = logging.getLogger(__name__)
+_LATE = 1.5
+"""A step that takes longer than this many intervals has its next heartbeat written for it."""
 
 
 class Host(Protocol):
@@ -155,6 +157,17 @@ class MemberSteps:
             else:
                 self._coordinator = None  # by the next time, what its judge knew is long ago
         self._take(generation)
+
+    def keep_alive(self) -> None:
+        """Writes a heartbeat if a step takes long. Called by another thread than the steps, twice per `pace`.
+
+        A step may wait for an upload to end before it closes a replica, or for the log. The instance serves meanwhile,
+        and the others must not take it for gone. Raises Replaced when this process has to stop.
+        """
+        now = self._clock.monotonic()
+        if now - self._beaten >= _LATE * self.pace:
+            self._membership.beat_again()
+            self._beaten = now
 
     def _coordinated(self, coordinator: "Coordinator", now: float) -> Generation | None:
         """The newest generation, which may be one of this member, if it is the one that coordinates."""

@@ -1,4 +1,7 @@
-"""An instance in its group: a thread that takes its steps (`group.member_steps`) and waits between them."""
+"""An instance in its group: a thread that takes its steps (`group.member_steps`) and waits between them.
+
+Another thread writes heartbeats while a step takes long.
+"""
 
 import logging
 import os
@@ -66,6 +69,7 @@ class GroupMember:
         instance.look_at_group = self.look
         self._thread = threading.Thread(target=self._run, name="group", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._keep_alive, name="heartbeat", daemon=True).start()
 
     def look(self, number: int) -> None:
         """There is a generation of this number: looks at the log at once."""
@@ -122,6 +126,21 @@ class GroupMember:
                 report_problem(self._instance.events, None, error)
             with self._wake:
                 self._wake.notify_all()
+
+    def _keep_alive(self) -> None:
+        while True:
+            with self._wake:
+                if self._wake.wait_for(lambda: self._stopping, self._steps.pace / 2):
+                    return
+            try:
+                self._steps.keep_alive()
+            except Replaced as replaced:
+                self._instance.fail(replaced)
+                return
+            except HoldfastError as error:
+                _LOG.debug("a heartbeat is missing: %s", error)
+            except Exception as error:  # noqa: BLE001  a thread that ends unnoticed would leave the group
+                report_problem(self._instance.events, None, error)
 
     def _new_coordinator(self) -> "Coordinator":
         # Few instances coordinate, and every start of an app waits for the imports of its own.

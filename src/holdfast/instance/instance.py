@@ -211,7 +211,7 @@ class Instance:
             replica.stop_moving()
             self.updater.remove(task)
             for loop in self._loops:
-                loop.remove(task)
+                loop.end(task)
             replica.close()
             self._divide_memory()
             for gauge in (_version, _lag, _overlay):

@@ -45,7 +45,7 @@ class MaintenanceLoop:
         self._clock = clock
         self._jobs: dict[TaskId, _Job] = {}
         self._changed = threading.Condition()
-        self._running: _Job | None = None
+        self._running: TaskId | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -62,10 +62,15 @@ class MaintenanceLoop:
             self._jobs[task] = _Job(step)
 
     def remove(self, task: TaskId) -> None:
-        """Returns when a step of the task that is under way has ended."""
+        """The task gets no further step. One that is under way goes on."""
         with self._changed:
-            job = self._jobs.pop(task, None)
-            self._changed.wait_for(lambda: job is None or self._running is not job)
+            self._jobs.pop(task, None)
+
+    def end(self, task: TaskId) -> None:
+        """Removes the task, and returns when a step of it that is under way has ended."""
+        with self._changed:
+            self.remove(task)
+            self._changed.wait_for(lambda: self._running != task)
 
     def error(self, task: TaskId) -> str | None:
         """What the task's step failed with, until it works again."""
@@ -86,7 +91,7 @@ class MaintenanceLoop:
             job = self._jobs.get(task)
             if self._ended.is_set() or job is None or now < job.due:
                 return None
-            self._running = job
+            self._running = task
             return job
 
     def _end(self) -> None:
