@@ -23,6 +23,7 @@ from holdfast.group.coordinator import Needs
 from holdfast.group.generations import Address, Generation
 from holdfast.group.rebalances import RebalanceEvent, RebalancePhase, moves, rebalances
 from holdfast.group.signing import signing
+from holdfast.group.storage import open_group_storage
 from holdfast.instance.config import Phase
 from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import RestoreEvent
@@ -30,7 +31,6 @@ from holdfast.instance.messages import AppStateMessage, InstanceStatus, Instance
 from holdfast.instances import InstanceFailed
 from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
-from holdfast.log.storage import open_storage
 from holdfast.rebalancing import Rebalances
 from holdfast.settings.model import Settings
 from holdfast.states import AppState
@@ -73,7 +73,7 @@ class GroupInstances:
         self._on_failure = on_failure
         self._alert = alert
         self._stopped = stopped
-        storage = open_storage(settings.log_url(app), settings.log.options, fsync=False, retry=settings.retry)
+        storage = open_group_storage(settings.log_url(app), settings.log, settings.group, settings.retry)
         log = Log.identify(storage)
         group = signing(storage, log, self.credentials.tokens)
         self._coordinator = DriverCoordinator(group, log, settings, self._on_generation, leadership, alert)

@@ -17,11 +17,11 @@ from holdfast.group.member_steps import MemberSteps
 from holdfast.group.members import Member, check_id
 from holdfast.group.membership import Replaced
 from holdfast.group.signing import signing
+from holdfast.group.storage import open_group_storage
 from holdfast.instance.addresses import rest_address
 from holdfast.instance.events import report_problem
 from holdfast.instance.group_host import InstanceHost
 from holdfast.instance.instance import Instance
-from holdfast.log.storage import open_storage
 
 if TYPE_CHECKING:
     from holdfast.group.coordinator import Coordinator
@@ -37,7 +37,7 @@ class GroupMember:
         config = instance.config
         self._instance = instance
         self._clock = clock
-        opened = open_storage(config.log_url, config.log.options, fsync=False, retry=config.retry)
+        opened = open_group_storage(config.log_url, config.log, config.group, config.retry)
         self._storage = signing(opened, instance.log.id, instance.credentials.tokens)
         self._wake = threading.Condition()
         self._look = False

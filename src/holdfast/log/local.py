@@ -16,6 +16,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,11 +48,20 @@ class NoHardLinks(StorageRefused):
 class LocalStorage:
     """Objects as files under a root folder."""
 
-    def __init__(self, root: Path, *, fsync: bool = True, retry: RetrySettings = DEFAULT_RETRY) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        fsync: bool = True,
+        retry: RetrySettings = DEFAULT_RETRY,
+        retry_for: timedelta | None = None,
+    ) -> None:
+        """With `retry_for`, calls are retried for so long and not for so many attempts."""
         self._root = root.absolute()
         self._temporary = self._root / ".tmp"
         self._fsync = fsync
         self._retry = retry
+        self._retry_for = retry_for
         self._warned = WarnedRarely()
         self._durable: set[Path] = set()
         self._numbers = itertools.count()
@@ -214,7 +224,9 @@ class LocalStorage:
                 yield name
 
     def _attempt(self, name: str, call: Callable[[], T], *, writes: bool = False) -> T:
-        return retrying(lambda: self._translated(name, call, writes), self._retry, warned=self._warned)
+        return retrying(
+            lambda: self._translated(name, call, writes), self._retry, deadline=self._retry_for, warned=self._warned
+        )
 
     def _translated(self, name: str, call: Callable[[], T], writes: bool) -> T:
         try:

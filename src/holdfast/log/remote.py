@@ -57,12 +57,20 @@ class RemoteStorage:
     """Objects in a bucket, or in memory of this process."""
 
     def __init__(
-        self, store: "ObjectStore", place: str, *, secrets: Iterable[str] = (), retry: RetrySettings = DEFAULT_RETRY
+        self,
+        store: "ObjectStore",
+        place: str,
+        *,
+        secrets: Iterable[str] = (),
+        retry: RetrySettings = DEFAULT_RETRY,
+        retry_for: timedelta | None = None,
     ) -> None:
+        """With `retry_for`, calls are retried for so long and not for so many attempts."""
         self._store = store
         self._place = place
         self._secrets = tuple(sorted((secret for secret in secrets if secret), key=len, reverse=True))
         self._retry = retry
+        self._retry_for = retry_for
         self._warned = WarnedRarely()
 
     @property
@@ -156,7 +164,9 @@ class RemoteStorage:
                     obstore.delete(self._store, name)
 
     def _attempt(self, name: str, call: Callable[[], T], *, writes: bool = False) -> T:
-        return retrying(lambda: self._translated(name, call, writes), self._retry, warned=self._warned)
+        return retrying(
+            lambda: self._translated(name, call, writes), self._retry, deadline=self._retry_for, warned=self._warned
+        )
 
     def _translated(self, name: str, call: Callable[[], T], writes: bool) -> T:
         try:
@@ -219,9 +229,17 @@ def _no_credentials(error: Exception) -> str:
     )
 
 
-def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -> RemoteStorage:
-    """Opens a bucket by its address. `store_options` has the names of the options."""
+def open_remote(
+    url: str, options: Mapping[str, str], *, retry: RetrySettings, within: timedelta | None = None
+) -> RemoteStorage:
+    """Opens a bucket by its address. `store_options` has the names of the options.
+
+    With `within` no call takes longer, its retries included: half of it is for the last request.
+    """
     chosen = options_for(urlsplit(url).scheme, options, os.environ)
+    half = None if within is None else within / 2
+    if half is not None:
+        chosen.client.update(dict.fromkeys(("timeout", "connect_timeout"), half))
     secrets = [value for key, value in options.items() if value and redact(key, value) != value]
     place = redact("url", url)
     try:
@@ -236,7 +254,7 @@ def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -
         named = [f"{key}={redact(key, value)!r}" for key, value in options.items() if f'"{value}"' in str(error)]
         what = f"option {', '.join(named)}" if named else "or its options"
         raise SettingsError(f"log.url {place}: {what} can't be used: {text}. Fix it.") from None
-    return RemoteStorage(store, place, secrets=secrets, retry=retry)
+    return RemoteStorage(store, place, secrets=secrets, retry=retry, retry_for=half)
 
 
 def open_memory(name: str, *, retry: RetrySettings) -> RemoteStorage:
