@@ -200,3 +200,52 @@ def test_a_test_driver_sets_failed_records_apart(spark: SparkSession) -> None:
     assert (driver.counts["records"], driver.counts["skipped/steps"]) == (3, 1)
     with pytest.raises(RecordFailed, match=r'with_column.*failed.*"text":"x"'):
         driver_of("fail").pipe("texts", batch)
+
+
+def sums_of(stream: hf.Stream, modes: dict[str, OnError]) -> None:
+    for name, on_error in modes.items():
+        stream.on_error(on_error).group_by().aggregate(n=hf.sum("CAST(text AS int)")).store(name)
+
+
+MODES: dict[str, OnError] = {"a": "skip", "b": "dead_letter", "c": "skip", "d": "dead_letter"}
+OF_ONE_RECORD = {"skipped/a": 1, "dead": 1, "skipped/c": 1}
+"""Each store that skips counts the record, and of those that keep it, the first does."""
+
+
+@pytest.mark.usefixtures("compiled_plans")
+def test_each_store_decides_about_a_record_that_fails_in_several(spark: SparkSession) -> None:
+    batch = [{"player": "ann", "text": "1"}, {"player": "ann", "text": "x"}]
+
+    def driver_of(modes: dict[str, OnError]) -> TestDriver:
+        app = hf.App("local")
+        sums_of(app.stream(records("player string, text string"), key="player", name="texts"), modes)
+        return TestDriver(app)
+
+    driver = driver_of(MODES)
+    driver.pipe("texts", batch)
+    assert [dict(driver.store(name).items()) for name in MODES] == [{"ann": {"n": 1}}] * 4
+    assert {name: n for name, n in driver.counts.items() if name not in ("records", "keys")} == OF_ONE_RECORD
+    (letter,) = driver.dead_letters()
+    assert letter["reason"].startswith("an expression of b failed")
+    for earlier in ("skip", "dead_letter"):
+        with pytest.raises(RecordFailed, match="an expression of b failed"):
+            driver_of({"a": earlier, "b": "fail"}).pipe("texts", batch)
+
+
+def test_each_store_decides_about_a_record_on_spark_too(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [text("ann", "1"), text("ann", "x")], TEXT)
+    app, stream = text_app(spark, tmp_path)
+    sums_of(stream, MODES)
+    with app:
+        app.process_all_available()
+        assert [entries_of(app, name) for name in MODES] == [{"ann": {"n": 1}}] * 4
+        newest = app._started().log.newest()
+    assert newest is not None
+    assert newest.counts == OF_ONE_RECORD | {"records": 2, "keys": 4}
+    ((reason, _),) = letters_of(tmp_path)
+    assert reason.startswith("an expression of b failed")
+    write(tmp_path / "input", 2, [text("ann", "y")], TEXT)
+    app, stream = text_app(spark, tmp_path)
+    sums_of(stream, {**MODES, "strict": "fail"})
+    with app, pytest.raises(RecordFailed, match='an expression of strict failed.*"text":"y"'):
+        app.process_all_available()

@@ -59,14 +59,15 @@ class Failed:
     columns: tuple[str, ...]
     """The columns of a record that a letter has."""
     elsewhere: tuple[DataFrame, ...] = ()
-    """The numbers of records that others report."""
+    """The numbers of records of which others make dead letters: none is made of them here."""
 
     @property
     def letters(self) -> DataFrame:
         """The letter of each. Looks Spark's errors up, which is a job."""
         records = self._numbered
-        for numbers in self.elsewhere:
-            records = without(records, F.lit(True), numbers)
+        if self.on_error == "dead_letter":
+            for numbers in self.elsewhere:
+                records = without(records, F.lit(True), numbers)
         record = F.struct(*(F.col(quoted(name)) for name in self.columns))
         if self.broken.expressions and self.on_error != "skip":
             records = with_errors(records, self.broken.expressions, F.to_json(record))

@@ -134,7 +134,10 @@ class _LocalVersion:
         for reader in self.tasks.readers[planner]:
             reported = self._reported(reader)
             for on_error, letters in self.failed.get(reader, ()):
-                own = letters.filter(pa.array([number not in reported for number in letters[RECORD_ID].to_pylist()]))
+                own = letters
+                if on_error == "dead_letter":
+                    kept = [number not in reported for number in letters[RECORD_ID].to_pylist()]
+                    own = letters.filter(pa.array(kept, pa.bool_()))
                 work = LettersWork(
                     subtopology.number, self.step.version, subtopology.name, self.tasks.inline_limit, on_error
                 )
@@ -181,7 +184,7 @@ class _LocalVersion:
         if records is None:
             return None
         if reported := self._reported(reader):
-            left_out = reported & self._unusable(reader)
+            left_out = reported & self._unusable(reader, records)
             kept = [number not in left_out for number in records[RECORD_ID].to_pylist()]
             records = records.filter(pa.array(kept, pa.bool_()))
         return _selected(records, reader)
@@ -206,19 +209,24 @@ class _LocalVersion:
         return sealed_table(output, self.results, time, self.log)
 
     def _reported(self, reader: Reader) -> set[int]:
-        """The numbers of the records that others report."""
-        return {number for other in self.tasks.first[reader] for number in self._unusable(other)}
+        """The numbers of the records of which others make dead letters."""
+        return {number for other in self.tasks.first[reader] for number in self._dead(other)}
 
-    def _unusable(self, reader: Reader) -> set[int]:
-        """The numbers of the records that a reader can't use."""
+    def _dead(self, reader: Reader) -> set[int]:
+        """The numbers of the records of which a reader makes dead letters."""
         records = self._numbered(reader)
         if records is None:
             return set()
-        failed = {number for _, letters in self.failed.get(reader, ()) for number in letters[RECORD_ID].to_pylist()}
+        letters = [each for on_error, each in self.failed.get(reader, ()) if on_error == "dead_letter"]
+        failed = {number for each in letters for number in each[RECORD_ID].to_pylist()}
+        return failed | self._unusable(reader, records)
+
+    def _unusable(self, reader: Reader, records: pa.Table) -> set[int]:
+        """The numbers of those of its records that a reader can't use."""
         found = np.zeros(records.num_rows, dtype=bool)
         for case in reader.planner.unusable(self.step.wall):
             found |= holds(case, records)
-        return failed | set(records[RECORD_ID].filter(pa.array(found)).to_pylist())
+        return set(records[RECORD_ID].filter(pa.array(found)).to_pylist())
 
 
 def _shares(subtopology: SubTopology, rows: LocalRows, partitions: int) -> list[list[pa.RecordBatch]]:

@@ -80,9 +80,12 @@ class ReaderRecords:
 
     @property
     def _reported(self) -> DataFrame | None:
-        """The numbers of the records that it reports; None if its rows have no numbers."""
+        """The numbers of the records of which it makes dead letters; None if its rows have no numbers.
+
+        Those that it skips, or stops the app for, are not among them: what others do with them is for others to say.
+        """
         good, failed = self._split
-        found = [each.numbers for each in failed]
+        found = [each.numbers for each in failed if each.on_error == "dead_letter"]
         if (numbered := show_ids(good)) is not None:
             found.append(reported(numbered, self._unusable))
         return reduce(lambda one, other: one.unionAll(other), found) if found else None
