@@ -21,6 +21,7 @@ from holdfast import metrics
 from holdfast.log.appfile import AppSpec
 from holdfast.query import limits
 from holdfast.query.limits import Limited, begin_stream
+from holdfast.query.measuring import LOOKUPS
 from holdfast.query.problems import Problem, answer_problem
 from holdfast.query.rest import create_app
 from holdfast.query.server import RestServer, serve
@@ -169,7 +170,9 @@ def test_a_scan_of_another_instance_is_closed_too(slow: Slow) -> None:
 
 def test_a_request_beyond_its_time_ends_and_its_scan_with_it(slow: Slow) -> None:
     with slow.served(timeout="200ms") as server:
+        before = _counted("/v1/stores/{store}/range", 503)
         assert problem(httpx2.get(server.url + RANGE)) == (503, "timed_out")
+        assert _counted("/v1/stores/{store}/range", 503) == before + 1
         until(lambda: slow.task.closed == 1, "the scan is closed")
         assert httpx2.get(f"{server.url}/v1/stores/numbers/keys/3").status_code == 200
 
@@ -273,12 +276,17 @@ def test_a_client_that_pipelines_too_many_lookups_gets_one_refusal_and_its_conne
     app, settings = create_app(world.reader, lambda: STATE), RestSettings(max_lookups=20)
     with serve(app, settings, port=0) as server, socket.create_connection((server.host, server.port)) as client:
         client.settimeout(30)
-        before = _shed()
+        before, counted = _shed(), (_counted(LOOKUPS, 200), _counted(LOOKUPS, 503))
         client.sendall(_get("/v1/stores/numbers/keys/3") * 1_000)
         with client.makefile("rb") as answers:
             assert [_next_status(answers) for _ in range(21)] == [200] * 20 + [503]
             assert not answers.read(), "nothing more is answered, not even with a refusal"
         assert _shed() == before + 1
+        assert (_counted(LOOKUPS, 200), _counted(LOOKUPS, 503)) == (counted[0] + 20, counted[1] + 1)
+
+
+def _counted(path: str, status: int) -> float:
+    return metrics.value("holdfast_rest_requests_total", path=path, status=str(status))
 
 
 def _shed() -> float:

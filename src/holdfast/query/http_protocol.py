@@ -33,6 +33,7 @@ from uvicorn.server import ServerState
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.query.limits import LookupLimit
+from holdfast.query.measuring import NO_PATH, REQUESTS
 from holdfast.query.problems import REPORTED, RETRY_AFTER_SECONDS, Problem
 
 log = logging.getLogger(__name__)
@@ -297,6 +298,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()  # a close would wait for a client that reads nothing
 
     def _refuse(self, problem: Problem) -> None:
+        REQUESTS.refused(NO_PATH, problem.status)
         body = msgspec.json.encode(problem.body())
         status = _OVERLOADED if problem.status == 503 else b"%d %b" % (problem.status, _phrase(problem.status))
         self._outbox.send()  # those of requests before this one

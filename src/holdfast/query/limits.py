@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast import metrics
 from holdfast.query.grants import caller
 from holdfast.query.listening import LIVE
+from holdfast.query.measuring import LOOKUPS, REQUESTS
 from holdfast.query.problems import Problem
 from holdfast.query.wanted import LiveRequest, begin
 from holdfast.settings.rest import RestSettings
@@ -119,6 +120,7 @@ class LookupLimit:
     def refusal(self) -> bytes:
         """The body of the answer to one lookup more. Counts it."""
         _shed.labels(OVERLOADED).inc()
+        REQUESTS.refused(LOOKUPS, 503)
         return self._refusal
 
 

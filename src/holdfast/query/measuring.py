@@ -20,6 +20,13 @@ from holdfast import metrics
 ANSWERED: Final = "holdfast.answered"
 """In the scope of a request: where its answer came from."""
 
+LOOKUPS: Final = "/v1/stores/{store}/keys/{key}"
+"""The path of lookups, which may be answered, or refused, before an application sees them."""
+NO_PATH: Final = "unknown"
+"""How requests are counted for a path that isn't there, and what isn't HTTP."""
+NO_ANSWER: Final = 499
+"""How requests are counted that end without an answer: the client left, or the instance has stopped."""
+
 
 class Answered(StrEnum):
     """Where an answer came from."""
@@ -72,6 +79,10 @@ class RequestMetrics:
     def observe(self, path: str, status: int, scope: MutableMapping[str, Any], taken: float) -> None:
         """Counts a request."""
         self._times[path, scope.get(ANSWERED, Answered.OTHER)].add(taken)
+        self._statuses[path, str(status)] += 1
+
+    def refused(self, path: str, status: int) -> None:
+        """Counts a request that was refused at once, which takes no time."""
         self._statuses[path, str(status)] += 1
 
     def observer(self, path: str) -> Observe:

@@ -21,17 +21,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import USER_ERRORS, BadKey, ErrorCategory, HoldfastError, TopologyError
 from holdfast.log.appfile import AppSpec, EndpointSpec
 from holdfast.query.answers import source_headers
 from holdfast.query.grants import read, visible
 from holdfast.query.keytext import BadKeyText, parse_key
-from holdfast.query.measuring import ANSWERED, REQUESTS
+from holdfast.query.measuring import ANSWERED
 from holdfast.query.opening import OpenStores, ReadSource
 from holdfast.query.own_documents import OwnDocument, own_document
 from holdfast.query.own_views import views_of
-from holdfast.query.problems import Problem, answer_problem, json_response, of_users_code, problem_of
+from holdfast.query.problems import Problem, answer_problem, json_response, of_users_code
 from holdfast.query.queries import Kinds
 from holdfast.query.reader import StoreReader
 from holdfast.query.render import to_json
@@ -96,20 +95,22 @@ class OwnEndpoints:
             await self._others(scope, receive, send)
             return
         entry, texts = found
-        request, began = Request(scope, receive), SYSTEM_CLOCK.monotonic()
+        request = Request(scope, receive)
         try:
             response = await self._answered(entry, texts, request)
-            status = response.status_code
         except (Problem, HoldfastError) as error:
-            status = problem_of(error).status
             response = await answer_problem(request, error)
-        REQUESTS.observe(entry.spec.path, status, scope, SYSTEM_CLOCK.monotonic() - began)
         await response(scope, receive, send)
 
     def needs(self, scope: Scope) -> Sequence[str] | None:
         """The scopes that a request needs: to read each store that its endpoint reads; None for other paths."""
         found = self._find(scope)
         return None if found is None else [read(store) for store in found[0].spec.stores]
+
+    def path_of(self, scope: Scope) -> str | None:
+        """The path that the endpoint of a request declares; None for other paths."""
+        found = self._find(scope)
+        return None if found is None else found[0].spec.path
 
     def document(self, scope: Scope) -> OwnDocument:
         """The endpoints that the request may ask, as the OpenAPI document has them, without those of unknown code."""

@@ -1,10 +1,9 @@
 """REST: the table of operations as an ASGI application.
 
 Each feature lists its operations in a module of its own; here they become routes, in this order, and the OpenAPI
-document. Requests are counted and timed by path.
+document. Requests are counted and timed by path, in front of all of it.
 """
 
-import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -13,10 +12,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
-from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.query.access import guarded
 from holdfast.query.addressed import Addressed
@@ -24,15 +22,16 @@ from holdfast.query.arrow import ArrowEndpoints
 from holdfast.query.columns import ColumnReader
 from holdfast.query.documents import document_operations
 from holdfast.query.health import AppStateInfo, health_operations
-from holdfast.query.key_answers import KEYS_PATH, KeyAnswers, KeysFirst
+from holdfast.query.key_answers import KeyAnswers, KeysFirst
 from holdfast.query.kind_endpoints import KindEndpoints
 from holdfast.query.leaderboard_endpoints import LeaderboardEndpoints
 from holdfast.query.limits import Limited
-from holdfast.query.measuring import REQUESTS
+from holdfast.query.measured import Measured
+from holdfast.query.measuring import LOOKUPS, NO_PATH, REQUESTS
 from holdfast.query.operations import Operation
 from holdfast.query.own_documents import OwnDocument
 from holdfast.query.own_endpoints import OwnEndpoints
-from holdfast.query.problems import Problem, answer_problem, no_such_path, problem_of
+from holdfast.query.problems import Problem, answer_problem, no_such_path
 from holdfast.query.queries import Kinds
 from holdfast.query.range_endpoints import RangeEndpoints
 from holdfast.query.reader import StoreReader
@@ -49,8 +48,8 @@ from holdfast.sql.workers import Workers
 _DEFAULTS = RestSettings()
 _LONGEST = 200
 """Characters of a path that are compared with the paths that there are."""
-_ENDED = 499
-"""How requests are counted that end without an answer of their own: the client left, or their deadline passed."""
+_TEMPLATE = "holdfast.template"
+"""In the scope of a request: the path of its operation."""
 
 
 def create_app(
@@ -79,8 +78,9 @@ def create_app(
         workers=workers,
         own_document=lambda scope: own.document(scope),  # noqa: PLW0108  it is made below
     )
+    paths = [(operation.template, _route(operation)) for operation in operations]
     app = Starlette(
-        routes=[_route(operation) for operation in operations],
+        routes=[route for _, route in paths],
         exception_handlers={
             **dict.fromkeys((Problem, HoldfastError, HTTPException, Exception), answer_problem),
             404: _nothing_there(operations),
@@ -91,9 +91,15 @@ def create_app(
     if closing is not None:
         closing.callback(own.close)
     limited, keys = Limited(own, settings), KeyAnswers(reader, kinds, showing.renderer)
-    quickly = KeysFirst(keys, limited, REQUESTS.observer(KEYS_PATH.replace(":any", "")))
+    quickly = KeysFirst(keys, limited, REQUESTS.observer(LOOKUPS))
     addressed = Addressed(quickly if quick else limited, lambda: reader.app)
-    return guarded(addressed, settings, own.needs)
+
+    def path_of(scope: Scope) -> str:
+        if (path := scope.get(_TEMPLATE)) is not None:
+            return str(path)
+        return own.path_of(scope) or next((each for each, route in paths if _is_at(route, scope)), NO_PATH)
+
+    return Measured(guarded(addressed, settings, own.needs), path_of)
 
 
 def operations_of(
@@ -134,23 +140,15 @@ def _nothing_there(operations: Sequence[Operation]) -> Callable[[Request, Except
     return answer
 
 
+def _is_at(route: Route, scope: Scope) -> bool:
+    return route.matches(scope)[0] is not Match.NONE
+
+
 def _route(operation: Operation) -> Route:
-    """The operation as a route, with its requests checked, counted and timed."""
+    """The operation as a route, with its requests checked."""
 
     async def answer(request: Request) -> Response:
-        began = SYSTEM_CLOCK.monotonic()
-        status = 500
-        try:
-            response = await operation.endpoint(operation.call(request))
-            status = response.status_code
-        except Exception as error:
-            status = problem_of(error).status
-            raise
-        except asyncio.CancelledError:
-            status = _ENDED
-            raise
-        finally:
-            REQUESTS.observe(operation.template, status, request.scope, SYSTEM_CLOCK.monotonic() - began)
-        return response
+        request.scope[_TEMPLATE] = operation.template
+        return await operation.endpoint(operation.call(request))
 
     return Route(operation.path, answer, methods=[operation.method])
