@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.instance.client import StateClient
@@ -113,6 +113,9 @@ def check(instance: Instance, call: Callable[[flight.FlightClient, flight.Flight
 
 @MANY
 @given(st.sampled_from(ACTIONS), bodies)
+@example("events", b'{"since": 9223372036854775807, "wait": 0}')
+@example("events", b'{"since": 0, "wait": 1e300}')
+@example("due", b'{"version": 9, "tasks": ["0_0"], "wait": 1e300}')
 def test_any_action(instance: Instance, caplog: pytest.LogCaptureFixture, name: str, body: bytes) -> None:
     check(instance, lambda client, options: list(client.do_action(flight.Action(name, body), options)))
     assert "a call failed" not in caplog.text  # that would be a fault of ours

@@ -22,6 +22,12 @@ SERVED_METADATA = b"holdfast.served"
 """The same for the role of the replica and the name of its instance."""
 
 
+Seconds = Annotated[float, msgspec.Meta(le=86_400)]
+"""How long a call may wait. Beyond about 300 years Python's own waits raise."""
+Number = Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]
+"""A position, which may still be added to before it passes the 64 bits of a C library."""
+
+
 class Ask(msgspec.Struct, frozen=True):
     """Which store is read, at a version or the newest, waiting for the version up to `wait` seconds.
 
@@ -31,7 +37,7 @@ class Ask(msgspec.Struct, frozen=True):
     task: str
     store: str
     version: int | None
-    wait: float = 0.0
+    wait: Seconds = 0.0
     log: str | None = None
 
 
@@ -104,15 +110,15 @@ class DueAt(msgspec.Struct, frozen=True):
     """do_action due: what is due next in each store of these tasks, at this version, waiting up to `wait` seconds."""
 
     version: int
-    wait: float
+    wait: Seconds
     tasks: tuple[str, ...]
 
 
 class EventsSince(msgspec.Struct, frozen=True):
     """do_action events: the events after `since` of a life, waiting up to `wait` seconds for the first."""
 
-    since: int
-    wait: float
+    since: Number
+    wait: Seconds
     life: str | None = None
 
 
