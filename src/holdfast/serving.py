@@ -4,7 +4,6 @@ The instance knows nothing of HTTP, so the two are put together here. Everything
 """
 
 import logging
-import signal
 import sys
 import traceback
 
@@ -14,7 +13,7 @@ from holdfast.instance.addresses import check_port
 from holdfast.instance.config import InstanceConfig, decode
 from holdfast.instance.credentials import Credentials
 from holdfast.instance.group_member import GroupMember
-from holdfast.instance.process import end, main, say_ready
+from holdfast.instance.process import call_on_signals, end, main, say_ready
 from holdfast.instance.systemd import answer_watchdog, notify
 from holdfast.log import identity, names
 from holdfast.log.storage import open_storage
@@ -49,16 +48,15 @@ def serve(config: InstanceConfig) -> None:
 
         load_assign(config.group.assignor, _LOG.warning)  # which it may need first when it leaves
     answer_watchdog()
-    # The process has no state yet. As the first process of a container it would ignore the signal without a handler.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
+    call_on_signals(_end)  # as the first process of a container it would ignore the signals without a handler
     _wait_for_log(config)
     _main(config)
 
 
-def _end(*_: object) -> None:
+def _end() -> None:
+    """Ends the process at once: it has no state yet. The main thread may be inside a call that doesn't return."""
     _LOG.info("told to end, while it hosts nothing yet")
-    sys.exit(0)
+    end(0)
 
 
 def _check_addresses(config: InstanceConfig) -> None:
