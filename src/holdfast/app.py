@@ -27,7 +27,7 @@ from holdfast.log.leadership import Leadership
 from holdfast.log.starting import StartPlan
 from holdfast.occupied import check_places
 from holdfast.pipeline.sinks.builtin import files
-from holdfast.pipeline.spark import create_session, limited_reader, use_this_python
+from holdfast.pipeline.spark import create_session, limited_reader
 from holdfast.planned import check_not_planned
 from holdfast.runtime import Description, OnEvent, OnRebalance, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
@@ -40,7 +40,7 @@ from holdfast.topology.endpoints import OwnEndpoint, checked_endpoints
 from holdfast.topology.global_tables import GlobalTable, add_global_table, as_frame, check_sources, static_stream
 from holdfast.topology.opening import open_stream
 from holdfast.topology.outputs import DEAD_LETTERS
-from holdfast.topology.plain_frames import PlainFrame
+from holdfast.topology.plain_frames import PlainFrame, use_this_python
 from holdfast.topology.sink import Sink
 from holdfast.topology.stream import Stream
 from holdfast.topology.tables import add_table

@@ -52,7 +52,7 @@ from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCh
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, ordered
-from holdfast.pipeline.spark import check_name, check_session, use_this_python
+from holdfast.pipeline.spark import check_name, check_session
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.trial_query import check_query
@@ -60,6 +60,7 @@ from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
 from holdfast.topology.outputs import DEAD_LETTERS
+from holdfast.topology.plain_frames import use_this_python
 from holdfast.topology.topology import Topology
 from holdfast.upkeep import clean_log, watch_leadership
 from holdfast.words import TaskId, Version

@@ -142,10 +142,3 @@ def check_name(session: SparkSession, app: str) -> None:
             f"Stop it first. To run two apps at once, give this one another id than {app!r}, also if its folders are "
             "different."
         )
-
-
-def use_this_python(spark: SparkSession) -> None:
-    """Spark's Python workers on this machine run under the interpreter that the app runs under."""
-    context = spark.sparkContext
-    if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
-        context.pythonExec = sys.executable

@@ -6,6 +6,8 @@ a stateless step or a SQL expression, Spark is started, on this machine, for an 
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -80,4 +82,13 @@ def local_session() -> SparkSession:
     builder = SparkSession.builder.master("local[1]").appName("holdfast-test")
     for name, value in {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}.items():
         builder = builder.config(name, value)
-    return SparkSession.getActiveSession() or builder.getOrCreate()
+    session = SparkSession.getActiveSession() or builder.getOrCreate()
+    use_this_python(session)
+    return session
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Spark's Python workers on this machine run under the interpreter that the app runs under."""
+    context = spark.sparkContext
+    if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
