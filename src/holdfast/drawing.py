@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.topology.lookups import LooksUp
 from holdfast.topology.topology import Source, StaticRows, SubTopology, Topology
 
 
@@ -27,11 +26,10 @@ def _lines(topology: Topology) -> Iterator[str]:
                 continue  # its sub-topology says so
             origin = sources[name] if isinstance(branch.origin, Source) else nodes[made_by[name]]
             yield f"{origin} --> {nodes[each.name]}"
-        if isinstance(each.operator, LooksUp):
-            read = {made_by.get(branch.origin.name) for branch in each.stream.branches}
-            for table in dict.fromkeys(each.operator.tables):
-                if table not in read:
-                    yield f"{nodes[table]} -. looked up .-> {nodes[each.name]}"
+        read = {made_by.get(branch.origin.name) for branch in each.stream.branches}
+        for table in dict.fromkeys(each.operator.tables):
+            if table not in read:
+                yield f"{nodes[table]} -. looked up .-> {nodes[each.name]}"
     for n, sink in enumerate(topology.sinks):
         if sink.source in made_by:
             yield f"{nodes[made_by[sink.source]]} --> sink{n}[\\{_text(f'{sink.name} ({sink.sink.kind})')}\\]"

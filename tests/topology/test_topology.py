@@ -1,25 +1,27 @@
 """A topology: unique names, sources, and the numbers and schemas from the log."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import holdfast
 from holdfast.errors import TopologyError
-from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.outputs import ForwardedRows
-from holdfast.topology.topology import SubTopology, Topology
+from holdfast.topology.topology import Operator, SubTopology, Topology
 from holdfast.words import TaskId
 
 KEY = Schema.of(player="string")
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Operator):
     """An operator that only this test knows."""
 
     def outputs(self, subtopology: SubTopology) -> tuple[ForwardedRows, ...]:
@@ -27,9 +29,6 @@ class Sampling:
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield "one in ten"
-
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
 
 
 def store(name: str) -> StoreSpec:
@@ -48,6 +47,14 @@ def add(made: Topology, name: str, *stores: str) -> None:
     made.check_free(name, specs, "Give it another name.")
     stream: Any = None
     made.add(name, stream, KEY, specs, Sampling())
+
+
+def test_only_planners_ask_for_an_operators_class() -> None:
+    """So that a new operator is a module of topology/, a planning module and a line in PLANNERS."""
+    source = Path(holdfast.__file__).parent
+    others = (file for file in source.rglob("*.py") if not file.match("topology/*.py") and not file.match("*_plan.py"))
+    asked = re.compile(r"^(?!\s*assert\b).*isinstance\([\w.]*operator,.*$", re.MULTILINE)
+    assert [(file.name, line) for file in others for line in asked.findall(file.read_text())] == []
 
 
 def test_names_and_stores_are_unique() -> None:

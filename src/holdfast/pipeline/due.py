@@ -12,7 +12,6 @@ from typing import Final
 
 from holdfast.pipeline.driver import Step
 from holdfast.stores.layouts.due import Due
-from holdfast.topology.global_tables import StaticTable
 from holdfast.topology.topology import Operator, SubTopology
 from holdfast.words import Millis
 
@@ -34,10 +33,9 @@ def due_of(
 def must_run(subtopology: SubTopology, due: Collection[str], step: Step) -> bool:
     """Whether the tasks of a sub-topology have to run in a version without a batch.
 
-    Whatever a version is made for, a punctuator whose time has come by its clocks fires in it, or never. A static table
-    runs with its rows only: what was due may have been read meanwhile, and without rows its task would delete them all.
+    Whatever a version is made for, a punctuator whose time has come by its clocks fires in it, or never.
     """
-    if isinstance(subtopology.operator, StaticTable):
+    if subtopology.operator.only_with_rows:
         return False
     own = _by_itself(subtopology.operator, step)
     return subtopology.name in due or (own is not None and own <= step.wall)

@@ -38,7 +38,7 @@ from holdfast.topology.foreign_keys import ForeignKeyIndex, ForeignKeyJoin, Link
 from holdfast.topology.global_joins import GlobalJoin
 from holdfast.topology.global_tables import StaticTable
 from holdfast.topology.joining import StreamJoin
-from holdfast.topology.lookups import LooksUp, TableJoin
+from holdfast.topology.lookups import TableJoin
 from holdfast.topology.processing import Processing
 from holdfast.topology.table_joins import TableTableJoin
 from holdfast.topology.tables import Changelog
@@ -87,8 +87,7 @@ def dependencies_of(subtopologies: Sequence[SubTopology]) -> dict[str, set[str]]
     for each in subtopologies:
         origins = [branch.origin for branch in each.stream.branches]
         found[each.name] = {owners[origin.name] for origin in origins if isinstance(origin, OutputOf)}
-        if isinstance(each.operator, LooksUp):
-            found[each.name] |= {*each.operator.tables} - {each.name}
+        found[each.name] |= {*each.operator.tables} - {each.name}
     return found
 
 
@@ -147,7 +146,7 @@ class BatchTasks:
                 if planner.by_key
                 else None,
                 self.dependencies[name],
-                {*([each.operator.table] if isinstance(each.operator, TableJoin) else []), *self._sealed_by(name)},
+                {*(each.operator.tables if each.operator.beside_tables else ()), *self._sealed_by(name)},
             )
             for name, (each, planner) in self.planners.items()
         }
@@ -160,7 +159,7 @@ class BatchTasks:
         if others or reader.steps or reader.computed or not isinstance(origin, OutputOf):
             return []
         of, _ = self.planners[origin.subtopology]
-        same_key = each.key.names == of.key.names and isinstance(of.operator, TableJoin | Aggregation | Changelog)
+        same_key = each.key.names == of.key.names and of.operator.keeps_key
         return [of.name] if same_key and planner.can_read_sealed else []
 
     @cached_property

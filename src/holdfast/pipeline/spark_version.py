@@ -29,7 +29,6 @@ from holdfast.pipeline.sealed import sealed_frame
 from holdfast.pipeline.source_readers import Reader, SourceReaders
 from holdfast.pipeline.spark_errors import SparkRefused, concerns_data
 from holdfast.pipeline.stage_work import StageDone
-from holdfast.topology.lookups import LooksUp
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.plain_frames import static_frame
 from holdfast.topology.topology import OutputOf, Source, StaticRows
@@ -229,7 +228,7 @@ class SparkVersion:
 
     def _locations(self, subtopology: SubTopology) -> StateLocations:
         """Where its tasks find state, and what the tasks of tables that they look up have sealed."""
-        if not isinstance(subtopology.operator, LooksUp) or not subtopology.operator.tables:
+        if not subtopology.operator.tables:
             return self.locations
         planners = (self.tasks.planners[table][1] for table in subtopology.operator.tables)
         done = (

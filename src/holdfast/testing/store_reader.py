@@ -11,7 +11,6 @@ from holdfast.stores.access import ENTRY_SCHEMA, DictBytes, Now
 from holdfast.stores.kinds import view_of
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.scans import Closing
-from holdfast.topology.processing import Processing
 from holdfast.topology.topology import SubTopology
 
 _ALL: dict[str, tuple[None, ...]] = {"items": (), "fetch_all": (), "find_keys": (None, None)}
@@ -27,8 +26,7 @@ class StoreInTest:
     def __init__(self, subtopology: SubTopology, place: int, partitions: Sequence[DictBytes], now: Now) -> None:
         spec, operator = subtopology.stores[place], subtopology.operator
         self._spec, self._partitions = spec, partitions
-        if isinstance(operator, Processing):
-            declared = operator.declared(spec.name)
+        if (declared := operator.declared(spec.name)) is not None:
             self._views: list[Any] = [declared.bind(each, now, spec=spec).read_only() for each in partitions]
             self._hidden: frozenset[str] = frozenset()
         else:

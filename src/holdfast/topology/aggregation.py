@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from holdfast.errors import TopologyError
-from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import RowValues, StoreSpec
@@ -20,7 +19,7 @@ from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import DELETED, AggregateRows, ForwardedRows, Output
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.topology.sink import Sink
-from holdfast.topology.topology import SubTopology, Topology
+from holdfast.topology.topology import Operator, SubTopology, Topology
 
 if TYPE_CHECKING:
     from holdfast.topology.reducing import ReducedTable
@@ -30,11 +29,13 @@ Aggregates = tuple[tuple[str, Aggregate], ...]
 
 
 @dataclass(frozen=True)
-class Aggregation:
+class Aggregation(Operator):
     """Named aggregates, and how each is merged into the row of its key."""
 
     aggregates: Aggregates
     reducers: tuple[Reducer, ...]
+
+    keeps_key = True
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         (store,) = subtopology.stores
@@ -43,9 +44,6 @@ class Aggregation:
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         for (name, aggregate), reducer in zip(self.aggregates, self.reducers, strict=True):
             yield f"aggregate {name} {reducer.fields[0].type} = {aggregate}"
-
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
 
 
 @dataclass(frozen=True)

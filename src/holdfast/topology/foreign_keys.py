@@ -25,19 +25,18 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import TopologyError, did_you_mean
-from holdfast.stores.access import Now
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.spec import KEY_VALUE, RowValues, StoreSpec
 from holdfast.topology.aggregation import Table
 from holdfast.topology.derived import derive
-from holdfast.topology.lookups import How, LooksUp, check_lookup
+from holdfast.topology.lookups import How, check_lookup
 from holdfast.topology.outputs import AggregateRows, ForwardedRows, Output, forwarded_to
 from holdfast.topology.steps import WithNulls
 from holdfast.topology.table_joins import changed_keys, check_same_times, joined_fields, joined_store, needs_name
 from holdfast.topology.tables import row_store
-from holdfast.topology.topology import SubTopology
+from holdfast.topology.topology import Operator, SubTopology
 
 LINKED: Final = "$$linked"
 """Of a link: whether the row has this foreign key now, or had it before. Null for a changed row of the right table."""
@@ -55,7 +54,7 @@ LINK_VALUE: Final = Schema.of(linked="boolean")
 
 
 @dataclass(frozen=True)
-class Links(LooksUp):
+class Links(Operator):
     """The foreign keys that changed rows of the left table have and had."""
 
     left: str
@@ -80,12 +79,9 @@ class Links(LooksUp):
         by = ", ".join(subtopology.key.names)
         yield f"foreign keys of the table {self.left}, re-keyed from {by} to {', '.join(self.on)}"
 
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
-
 
 @dataclass(frozen=True)
-class ForeignKeyIndex(LooksUp):
+class ForeignKeyIndex(Operator):
     """The keys of the left table by foreign key, and the right table's rows for those that change."""
 
     left: str
@@ -107,12 +103,9 @@ class ForeignKeyIndex(LooksUp):
             f"{', '.join(self.key)}"
         )
 
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
-
 
 @dataclass(frozen=True)
-class ForeignKeyJoin(LooksUp):
+class ForeignKeyJoin(Operator):
     """Keeps one row per key of the left table, with the columns of both."""
 
     left: str
@@ -132,9 +125,6 @@ class ForeignKeyJoin(LooksUp):
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield f"{self.how} join of the tables {self.left} and {self.right} by the foreign key {', '.join(self.on)}"
-
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
 
 
 def join_by_foreign_key(

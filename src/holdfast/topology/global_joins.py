@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.errors import TopologyError
-from holdfast.stores.access import Now
 from holdfast.stores.formats.types import FieldType, Schema
 from holdfast.topology.frames import expression_type, key_of, type_of
 from holdfast.topology.global_tables import GlobalTable
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
-from holdfast.topology.lookups import How, LooksUp, add_join, checked, expressions_of, output_of
+from holdfast.topology.lookups import How, OfStream, add_join, checked, expressions_of, output_of
 from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.topology import SubTopology
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GlobalJoin(LooksUp):
+class GlobalJoin(OfStream):
     """A join of records with the rows of a global table."""
 
     table: str
@@ -53,9 +52,6 @@ class GlobalJoin(LooksUp):
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield f"{self.how} join with the global table {self.table} on {', '.join(map(_text, self.on))}, not shuffled"
-
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
 
 
 def add_global_join(

@@ -17,12 +17,11 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import TopologyError
-from holdfast.stores.access import Now
 from holdfast.topology.aggregation import Table
 from holdfast.topology.outputs import AggregateRows, Output
 from holdfast.topology.plain_frames import PlainFrame, StaticFrame
 from holdfast.topology.tables import Changelog, rows_of
-from holdfast.topology.topology import Branch, StaticRows, SubTopology, Topology
+from holdfast.topology.topology import Branch, Operator, StaticRows, SubTopology, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -36,11 +35,14 @@ class GlobalTable(Table):
 
 
 @dataclass(frozen=True)
-class StaticTable:
+class StaticTable(Operator):
     """Keeps the rows of a static DataFrame."""
 
     columns: tuple[str, ...]
     """The columns that rows have beside their key."""
+
+    only_with_rows = True
+    """What was due may have been read meanwhile, and without rows a task would delete them all."""
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         (store,) = subtopology.stores
@@ -48,9 +50,6 @@ class StaticTable:
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield "the rows of a static DataFrame"
-
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
 
 
 def as_frame(df: object) -> DataFrame:

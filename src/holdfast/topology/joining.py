@@ -30,7 +30,7 @@ from holdfast.topology.join_shape import JoinShape, JoinSide
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.outputs import ForwardedRows, Output, changes_of
-from holdfast.topology.topology import SubTopology
+from holdfast.topology.topology import Operator, SubTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -55,7 +55,7 @@ LATE: Final = "late"
 
 
 @dataclass(frozen=True)
-class StreamJoin:
+class StreamJoin(Operator):
     """Pairs of records of two streams, and unmatched records where they come out too."""
 
     how: How

@@ -10,13 +10,11 @@ table has a history, a record gets the row that was valid at its own event time.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from holdfast.errors import TopologyError, did_you_mean
-from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, FieldType, Schema
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import VERSIONED
@@ -38,17 +36,15 @@ if TYPE_CHECKING:
 How = Literal["inner", "left"]
 
 
-class LooksUp(ABC):
-    """An operator whose tasks read the tables of other sub-topologies, as they are after this version's changes."""
+class OfStream(Operator):
+    """A join whose rows have the key of the stream."""
 
-    @property
-    @abstractmethod
-    def tables(self) -> tuple[str, ...]:
-        """The tables that it reads."""
+    output: Schema
+    """Their columns."""
 
 
 @dataclass(frozen=True)
-class TableJoin(LooksUp):
+class TableJoin(OfStream):
     """A join of records with the rows of a table, by the key that the sub-topology is partitioned by."""
 
     table: str
@@ -62,6 +58,9 @@ class TableJoin(LooksUp):
     as_of: bool = False
     """Whether a record gets the row of its own time: the table has a history."""
 
+    keeps_key = True
+    beside_tables = True
+
     @property
     def tables(self) -> tuple[str, ...]:
         return (self.table,)
@@ -74,9 +73,6 @@ class TableJoin(LooksUp):
         rekeyed = "" if tuple(subtopology.key.names) == self.key else f", re-keyed from {', '.join(self.key)}"
         as_of = ", as of the record's time" if self.as_of else ""
         yield f"{self.how} join with the table {self.table} by {by}{as_of}{rekeyed}"
-
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
 
 
 def check_table(other: object, is_what: str) -> None:
@@ -174,13 +170,6 @@ def output_of(stream: Stream, table: Table, prefix: str, where: str) -> Schema:
         )
     own = [Field(column, str(FieldType.parse(type_of(stream.frame, column)))) for column in stream.columns]
     return Schema((*own, *added))
-
-
-class OfStream(Operator, Protocol):
-    """A join whose rows have the key of the stream."""
-
-    @property
-    def output(self) -> Schema: ...
 
 
 def add_join(stream: Stream, name: str, key: Schema, operator: OfStream) -> Joined:

@@ -16,7 +16,6 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.topology.derived import derive
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.frames import key_of, type_of
-from holdfast.topology.lookups import LooksUp
 from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import ChangedEntries, ForwardedRows, Output, changes_of, forwarded_to
 from holdfast.topology.processor import (
@@ -34,14 +33,14 @@ from holdfast.topology.processor import (
 from holdfast.topology.punctuation import Punctuator, punctuators_of
 from holdfast.topology.sharing import check_can_share, share, sharing_of
 from holdfast.topology.sink import Sink
-from holdfast.topology.topology import SubTopology, Topology
+from holdfast.topology.topology import Operator, SubTopology, Topology
 
 if TYPE_CHECKING:
     from holdfast.topology.stream import Stream
 
 
 @dataclass(frozen=True)
-class Processing(LooksUp):
+class Processing(Operator):
     """The processor's class, the shape of its events, and the columns of the rows it forwards."""
 
     processor: type[Processor]

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from holdfast.errors import TopologyError, did_you_mean
-from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.aggregation import Table, check_unused
 from holdfast.topology.derived import ROW, TASK, TIME
-from holdfast.topology.lookups import LooksUp, check_lookup
+from holdfast.topology.lookups import check_lookup
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
 from holdfast.topology.steps import Projection
 from holdfast.topology.tables import row_store
-from holdfast.topology.topology import SubTopology
+from holdfast.topology.topology import Operator, SubTopology
 
 if TYPE_CHECKING:
     from holdfast.topology.stream import Stream
@@ -34,7 +33,7 @@ HowTables = Literal["inner", "left", "outer"]
 
 
 @dataclass(frozen=True)
-class TableTableJoin(LooksUp):
+class TableTableJoin(Operator):
     """Keeps one row per key of two tables, with the columns of both."""
 
     left: str
@@ -51,9 +50,6 @@ class TableTableJoin(LooksUp):
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield f"{self.how} join of the tables {self.left} and {self.right}"
-
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
 
 
 def join_tables(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import TopologyError
-from holdfast.stores.access import Now
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
@@ -23,7 +22,7 @@ from holdfast.stores.spec import KEY_VALUE, VERSIONED, RowValues, StoreSpec
 from holdfast.topology.aggregation import Table, check_unused
 from holdfast.topology.frames import expression_type, key_of, type_of
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
-from holdfast.topology.topology import SubTopology
+from holdfast.topology.topology import Operator, SubTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -35,7 +34,7 @@ TIME_OF_ROW = "row#time"
 
 
 @dataclass(frozen=True)
-class Changelog:
+class Changelog(Operator):
     """Keeps the newest row per key, by event time, then by source position. A tombstone deletes the key."""
 
     columns: tuple[str, ...]
@@ -43,15 +42,14 @@ class Changelog:
     deleted: str | Column | None
     """True for a tombstone."""
 
+    keeps_key = True
+
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         (store,) = subtopology.stores
         return (AggregateRows(subtopology.name, subtopology.number, store),)
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield "newest row per key" + ("" if self.deleted is None else f", deleted where {self.deleted}")
-
-    def next_due(self, before: Now, event: int | None) -> int | None:
-        return None
 
 
 def add_table(

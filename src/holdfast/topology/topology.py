@@ -7,9 +7,10 @@ same for all operators.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from holdfast.errors import TopologyError
 from holdfast.stores.access import Now
@@ -27,6 +28,7 @@ from holdfast.words import TaskId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from holdfast.stores.kinds.base import Store
     from holdfast.topology.stream import Stream
 
 FIRST_SOURCE = "main"
@@ -81,20 +83,42 @@ class Branch:
         return Branch(self.origin, frame, (*self.steps, step))
 
 
-class Operator(Protocol):
-    """What a sub-topology does with its records. `pipeline.planners` knows how each operator runs on Spark."""
+class Operator(ABC):
+    """What a sub-topology does with its records. `pipeline.planners` knows how each operator runs on Spark.
 
+    What has a default here is so for most operators. Nobody else asks for an operator's class.
+    """
+
+    keeps_key: ClassVar[bool] = False
+    """Whether its output's rows have the key of its records, so that they are in the partition of the task."""
+    beside_tables: ClassVar[bool] = False
+    """Whether its tasks can run right after those of its `tables`, since they read their own partition."""
+    only_with_rows: ClassVar[bool] = False
+    """Whether its tasks never run in a version without rows for them."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of other sub-topologies that its tasks read, as they are after this version's changes."""
+        return ()
+
+    @abstractmethod
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         """The outputs that sinks can take."""
 
+    @abstractmethod
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         """The operator as `app.describe()` shows it."""
+
+    def declared(self, store: str) -> Store[Any, Any] | None:
+        """A store as the user has declared it; None if the operator has made it."""
+        return None
 
     def next_due(self, before: Now, event: int | None) -> int | None:
         """When its tasks have to run by the wall clock, with or without records; None: only with records.
 
         `before` are the clocks that the newest version was computed with, `event` is its event clock.
         """
+        return None
 
 
 @dataclass(frozen=True)
