@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.testing import ProcessorTest
+from holdfast.errors import TopologyError
+from holdfast.testing import ProcessorTest, records
 from holdfast.topology.processor import WrittenAs
 from holdfast.topology.reducing import Update, event_class, processor_of
 
@@ -51,3 +53,21 @@ def test_the_class_of_an_event_is_that_of_the_annotation() -> None:
     assert event_class(anything) is None
     assert event_class(lambda value, event: value) is None
     assert event_class(max) is None
+
+
+@pytest.mark.parametrize("option", ["duplicates", "other_key", "size", "gap", "grace", "key", "value", "late", "emitt"])
+def test_a_table_of_a_function_has_the_options_of_its_kind_alone(option: str) -> None:
+    """Not those that Holdfast sets itself, and none that its store would have in a processor only."""
+    grouped = hf.App("a").stream(records("p string, n bigint, at timestamp"), key="p", timestamp="at").group_by()
+    windows = [grouped.window(each) for each in (hf.tumbling("1m"), hf.sliding("1m"), hf.session("1m"))]
+    groups: list[Any] = [grouped, *windows]
+    for each in groups:
+        with pytest.raises(TopologyError, match=rf"^store\('t'\): there is no option {option}="):
+            each.reduce(max, of="n").store("t", **{option: True})
+        with pytest.raises(TopologyError, match=rf"^store\('t'\): there is no option {option}="):
+            each.aggregate_with(int, lambda old, event: old, value=int, **merging(each)).store("t", **{option: True})
+
+
+def merging(group: Any) -> dict[str, Any]:
+    is_session = isinstance(getattr(group, "windows", None), type(hf.session("1m")))
+    return {"merger": lambda one, other: one} if is_session else {}

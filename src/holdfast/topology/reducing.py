@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import FieldType
-from holdfast.stores.kinds.containers import KeyValueOptions
+from holdfast.stores.kinds.base import KeyedOptions
+from holdfast.stores.kinds.containers import Limits
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
+from holdfast.stores.options import check_options
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.other_names import Named
@@ -76,6 +78,10 @@ class ReducedTable(Named):
         return self
 
 
+class ReducedOptions(KeyedOptions, Limits, total=False):
+    """The options of the store of a function's values."""
+
+
 @dataclass(frozen=True)
 class Reduced:
     """A function over the records of each key, which `.store(name)` keeps the value of."""
@@ -91,11 +97,12 @@ class Reduced:
     """The columns of an event; None: all of them, or those of its class."""
     on_error: OnError | None
 
-    def store(self, name: str, **options: Unpack[KeyValueOptions]) -> ReducedTable:
+    def store(self, name: str, **options: Unpack[ReducedOptions]) -> ReducedTable:
         """Keeps the value of each key in a store of this name: durable, restored after a crash and open to queries.
 
-        The options are those of a processor's key-value store, such as `ttl="1h"`.
+        The options are those of a processor's key-value store, such as `ttl="1h"`, without `other_key`.
         """
+        check_options(options, ReducedOptions.__annotations__, f"store({name!r})")
         stream = replace(self.grouped.stream, key=self.grouped.columns)
         key: Any = key_as_python(key_of(stream.frame, stream.key))
         values: Any = TimestampedKeyValueStore(name, key=key, value=self.value, late="last", **options)

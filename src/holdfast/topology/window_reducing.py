@@ -15,10 +15,10 @@ import msgspec
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import Field, Schema
-from holdfast.stores.kinds.base import Options
+from holdfast.stores.kinds.base import KeyedOptions
 from holdfast.stores.kinds.reduced import KeptRecords, ReducedSessions, ReducedWindows
 from holdfast.stores.layouts.waiting import EVERY, FINAL
-from holdfast.stores.options import Length
+from holdfast.stores.options import Length, check_options
 from holdfast.topology.aggregation import check_unused
 from holdfast.topology.cogrouping import is_cogrouped
 from holdfast.topology.derived import derive
@@ -158,15 +158,16 @@ class ReducedInWindows:
         *,
         retention: Length | None = None,
         emit: Every | Literal["updates"] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[KeyedOptions],
     ) -> ReducedWindowedTable:
         """Keeps the values in a window or session store of this name.
 
         `retention="6h"`: how long windows are kept by event time. `emit=hf.every("30s")`: sinks get a changed window at
         most once per 30 s of event time, instead of once per version. `emit="updates"`: they get one row per record and
-        window. The other options are those of a processor's store. Of sliding windows, the records are kept too, in a
-        store `<name>-records`.
+        window. The other options are those of a processor's store, without `other_key`. Of sliding windows, the records
+        are kept too, in a store `<name>-records`.
         """
+        check_options(options, (*KeyedOptions.__annotations__, "emit", "retention"), f"store({name!r})")
         grouped, reduced = self.reduced.grouped, self.reduced
         stream = replace(grouped.stream, key=grouped.columns)
         key = key_as_python(key_of(stream.frame, stream.key))
@@ -194,7 +195,7 @@ class ReducedInWindows:
         written, merge = self.reduced.written, self.merge
         return written if merge is None or written.operator == "reduce" else written.with_function(merge)
 
-    def _records(self, name: str, own: dict[str, Any], options: Options) -> KeptRecords | None:
+    def _records(self, name: str, own: dict[str, Any], options: KeyedOptions) -> KeptRecords | None:
         """The store of the records that windows are made of."""
         if not isinstance(self.windows, SlidingWindows):
             return None

@@ -77,16 +77,21 @@ class NotBound(HoldfastError):
         )
 
 
-class Options(TypedDict, total=False):
-    """The options of every store; `holdfast.stores.options` checks them."""
+class KeyedOptions(TypedDict, total=False):
+    """The options of a store whose key is its stream's; `holdfast.stores.options` checks them."""
 
     codec: str | Codec[Any] | None
     engine: str | None
     durable: bool
     profile: str
     everywhere: bool
-    other_key: bool
     rocksdb_options: str | None
+
+
+class Options(KeyedOptions, total=False):
+    """The options of every store of a processor."""
+
+    other_key: bool
 
 
 @dataclass(frozen=True)

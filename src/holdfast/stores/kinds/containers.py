@@ -6,7 +6,7 @@ An iterator shows the entries of the moment of the call, and keeps a scan open u
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, NoReturn, TypedDict, TypeVar, overload
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.access import Now, ReadableBytes
@@ -34,13 +34,17 @@ UNSET = object()
 """A default that wasn't given, where None could be one."""
 
 
-class KeyValueOptions(Options, total=False):
-    """The options of a key-value store."""
+class Limits(TypedDict, total=False):
+    """How long a key-value store keeps its entries, and how many."""
 
     ttl: Length | None
     ttl_to_sinks: bool
     max_entries: int | None
     refresh_on_read: bool
+
+
+class KeyValueOptions(Options, Limits, total=False):
+    """The options of a key-value store."""
 
 
 class EntryView(View[K, V], Generic[K, V, R]):
