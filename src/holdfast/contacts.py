@@ -25,6 +25,7 @@ from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnreachable
+from holdfast.lasting import lasting_thread
 from holdfast.settings.sections import RetrySettings
 from holdfast.words import NOTHING, Version
 
@@ -99,7 +100,7 @@ class Contact:
         self._credentials = credentials
         self.client = StateClient(address.flight, CALL_SECONDS, credentials=credentials)
         for body in (self._send, self._read_events):
-            threading.Thread(target=body, name=f"{id}-{body.__name__.strip('_')}", daemon=True).start()
+            lasting_thread(f"{id}-{body.__name__.strip('_')}", body).start()
 
     def tell(self, news: News) -> None:
         """Does not wait: a member that misses a message finds out by itself."""

@@ -26,6 +26,7 @@ from holdfast.group.rules import assignor_of, rules_of
 from holdfast.group.side_by_side import side_by_side
 from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import Credentials
+from holdfast.lasting import lasting_thread
 from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.log.objects import Storage
 from holdfast.settings.model import Settings
@@ -86,7 +87,7 @@ class DriverCoordinator:
         self._look = False
         self._stopping = False
         self._problem: str | None = None
-        self._thread = threading.Thread(target=self._run, name="holdfast-coordinator", daemon=True)
+        self._thread = lasting_thread("holdfast-coordinator", self._run)
 
     def start(self, needs: Callable[[], Needs]) -> None:
         """Makes the first step, and starts the thread if it doesn't run. `needs` is asked at every step."""
@@ -157,9 +158,6 @@ class DriverCoordinator:
                 if str(error) != self._problem:
                     self._problem = str(error)
                     logger.warning("the group can't be coordinated, and this is tried again: %s", error)
-            except Exception:
-                # A thread that ends unnoticed would leave the group without a coordinator.
-                logger.exception("the group can't be coordinated, and this is tried again")
         try:
             self._steps.end()
         except HoldfastError as error:

@@ -22,6 +22,7 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import Interrupted
 from holdfast.instance.config import InstanceConfig
 from holdfast.instances import InstanceFailed
+from holdfast.lasting import lasting_thread
 from holdfast.launching import InstanceNotStarted, Launched, config_of, launch
 from holdfast.occupied import START_RETRY, freed_within
 from holdfast.retry import retrying
@@ -127,7 +128,7 @@ class _Embedded:
         self._on_end = on_end
         self._on_failure = on_failure
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"{config.name}-watch", daemon=True)
+        self._thread = lasting_thread(f"{config.name}-watch", self._watch)
         self._thread.start()
 
     def begin_stop(self) -> None:

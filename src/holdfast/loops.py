@@ -5,19 +5,30 @@ import threading
 from collections.abc import Callable
 
 from holdfast.ending import QUERY, Ending
+from holdfast.lasting import lasting_thread
 
 logger = logging.getLogger(__name__)
 
 
 class Loops:
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, ending: Ending, alert: Callable[[BaseException], None]) -> None:
+        """`alert` gets errors that a loop doesn't handle, while the app runs."""
         self._ending = ending
+        self._alert = alert
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, body: Callable[[], None]) -> None:
-        thread = threading.Thread(target=body, name=f"holdfast-{name}", daemon=True)
+        thread = lasting_thread(f"holdfast-{name}", body, self._report)
         self._threads.append(thread)
         thread.start()
+
+    def _report(self, error: BaseException) -> None:
+        if self._ending.asked:  # what it used may be gone
+            logger.debug("a loop of an app that ends failed", exc_info=error)
+            return
+        name = threading.current_thread().name
+        logger.error("the thread %s of the app failed and goes on", name, exc_info=error)
+        self._alert(error)
 
     def join(self) -> None:
         """Waits until they have ended, but not for the one that calls."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.group.rebalances import RebalanceEvent, RebalancePhase
+from holdfast.lasting import lasting_thread
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Rebalances:
         self._under_way.append((event, self._began))
         self._report(event)
         if len(self._under_way) == 1:
-            threading.Thread(target=self._watch, name="holdfast-rebalance", daemon=True).start()
+            lasting_thread("holdfast-rebalance", self._watch).start()
 
     def complete(self) -> None:
         done, self._under_way = self._under_way, []
@@ -61,11 +62,8 @@ class Rebalances:
 
     def _watch(self) -> None:
         while not self._closed.wait(pause_after(SYSTEM_CLOCK.monotonic() - self._began)):
-            try:
-                if self._has_settled():
-                    return
-            except Exception:  # a thread that ends unnoticed would leave the app in this state
-                logger.exception("it isn't known whether the rebalance is completed, and this is tried again")
+            if self._has_settled():
+                return
 
     def _report(self, event: RebalanceEvent) -> None:
         logger.info("app %s: %s", self._app, event)

@@ -233,7 +233,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         ending=ending,
         is_paused=lambda: pausing.paused,
     )
-    loops = Loops(ending)
+    loops = Loops(ending, app.alert)
     closing.callback(loops.join)
 
     def start_again() -> StreamingQuery:

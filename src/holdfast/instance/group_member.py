@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.chance import new_id
@@ -22,6 +23,7 @@ from holdfast.instance.addresses import rest_address
 from holdfast.instance.events import report_problem
 from holdfast.instance.group_host import InstanceHost
 from holdfast.instance.instance import Instance
+from holdfast.lasting import lasting_thread
 
 if TYPE_CHECKING:
     from holdfast.group.coordinator import Coordinator
@@ -67,9 +69,10 @@ class GroupMember:
             app_file=config.app_file,
         )
         instance.look_at_group = self.look
-        self._thread = threading.Thread(target=self._run, name="group", daemon=True)
+        report = partial(report_problem, instance.events, None)
+        self._thread = lasting_thread("group", self._run, report)
         self._thread.start()
-        threading.Thread(target=self._keep_alive, name="heartbeat", daemon=True).start()
+        lasting_thread("heartbeat", self._keep_alive, report).start()
 
     def look(self, number: int) -> None:
         """There is a generation of this number: looks at the log at once."""
@@ -122,8 +125,6 @@ class GroupMember:
                 if str(error) != self._problem:
                     self._problem = str(error)
                     _LOG.warning("the group can't be followed, and this is tried again: %s", error)
-            except Exception as error:  # noqa: BLE001  a thread that ends unnoticed would leave the group
-                report_problem(self._instance.events, None, error)
             with self._wake:
                 self._wake.notify_all()
 
@@ -139,8 +140,6 @@ class GroupMember:
                 return
             except HoldfastError as error:
                 _LOG.debug("a heartbeat is missing: %s", error)
-            except Exception as error:  # noqa: BLE001  a thread that ends unnoticed would leave the group
-                report_problem(self._instance.events, None, error)
 
     def _new_coordinator(self) -> "Coordinator":
         # Few instances coordinate, and every start of an app waits for the imports of its own.

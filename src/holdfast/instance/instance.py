@@ -22,7 +22,7 @@ from holdfast.instance.addresses import advertised, listening
 from holdfast.instance.checking import ReplicaCheck
 from holdfast.instance.config import InstanceConfig, Phase, Role
 from holdfast.instance.credentials import Credentials
-from holdfast.instance.events import Events, ProblemEvent, TaskEvent
+from holdfast.instance.events import Events, ProblemEvent, TaskEvent, report_problem
 from holdfast.instance.heavy_keys import LOOKUPS, HeavyKeys
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.maintenance import MaintenanceLoop, flushing
@@ -32,6 +32,7 @@ from holdfast.instance.service import StateService, forget_task
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import InstanceDirectory, TaskDirectory
 from holdfast.instance.updater import ReplicaUpdater, TaskProgress
+from holdfast.lasting import lasting_thread
 from holdfast.log.bandwidth import Bandwidth
 from holdfast.log.log import Log
 from holdfast.log.snapshot_files import FileFetcher
@@ -143,7 +144,7 @@ class Instance:
         self.updater.start()
         for loop in self._loops:
             loop.start()
-        threading.Thread(target=self._share_memory, name="memory", daemon=True).start()
+        lasting_thread("memory", self._share_memory, partial(report_problem, self.events, None)).start()
 
     @property
     def address(self) -> str:

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from holdfast.errors import Closed
 from holdfast.instance.events import Events, described, report_problem
 from holdfast.instance.replica import Replica
 from holdfast.instance.state_dir import FolderLost
+from holdfast.lasting import lasting_thread
 from holdfast.settings.sections import RetrySettings
 from holdfast.stores.engines.base import DamagedState, StateError
 from holdfast.words import TaskId
@@ -47,7 +49,7 @@ class MaintenanceLoop:
         self._changed = threading.Condition()
         self._running: TaskId | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = lasting_thread(name, self._run, partial(report_problem, events, None))
 
     def start(self) -> None:
         self._thread.start()

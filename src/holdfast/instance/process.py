@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NoReturn, Protocol
 
 import msgspec
@@ -27,6 +28,7 @@ from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.memory import give_back_freed_memory
 from holdfast.instance.systemd import notify
+from holdfast.lasting import lasting_thread
 
 _STANDARD_INPUT, _STANDARD_OUTPUT = 0, 1
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -91,7 +93,7 @@ def main(
         say_ready(config, line)
         notify("READY=1", f"STATUS=serves at {instance.address}")
         if config.embedded:
-            threading.Thread(target=_watch_parent, args=(instance, config.parent), name="parent", daemon=True).start()
+            lasting_thread("parent", partial(_watch_parent, instance, config.parent)).start()
         instance.wait_for_stop()
         notify("STOPPING=1")
         if member is not None and not config.embedded and instance.failure is None:
@@ -148,7 +150,7 @@ def call_on_signals(request_stop: Callable[[], None]) -> None:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in _STOPS:
         signal.signal(number, lambda *_: None)
-    threading.Thread(target=_wait_for_signal, args=(reading, request_stop), name="signals", daemon=True).start()
+    lasting_thread("signals", partial(_wait_for_signal, reading, request_stop)).start()
 
 
 def _wait_for_signal(reading: int, request_stop: Callable[[], None]) -> None:

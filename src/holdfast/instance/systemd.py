@@ -10,6 +10,8 @@ import socket
 import threading
 from collections.abc import Mapping
 
+from holdfast.lasting import lasting_thread
+
 
 def notify(*lines: str, environment: Mapping[str, str] = os.environ) -> None:
     """Sends a message, such as `READY=1`. One that is lost does no harm."""
@@ -35,5 +37,5 @@ def answer_watchdog(environment: Mapping[str, str] = os.environ) -> threading.Ev
             while not ended.wait(int(microseconds) / 2e6):
                 notify("WATCHDOG=1", environment=environment)
 
-        threading.Thread(target=ping, name="watchdog", daemon=True).start()
+        lasting_thread("watchdog", ping).start()
     return ended

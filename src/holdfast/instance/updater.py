@@ -18,6 +18,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.backoff import backoff
 from holdfast.chance import SYSTEM_RANDOM, Random
@@ -30,6 +31,7 @@ from holdfast.instance.log_reader import LogReader
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.instance.replica import Replica
 from holdfast.instance.restore_reporter import RestoreReporter
+from holdfast.lasting import lasting_thread
 from holdfast.log.commits import Commit
 from holdfast.settings.sections import RestoreSettings, RetrySettings
 from holdfast.stores.engines.base import StateError
@@ -112,7 +114,7 @@ class ReplicaUpdater:
         self._arrivals = itertools.count()
         self._workers = 0
         self._pool = pool or ThreadPoolExecutor(restore.parallel_tasks, thread_name_prefix="restore")
-        self._thread = threading.Thread(target=self._run, name="updater", daemon=True)
+        self._thread = lasting_thread("updater", self._run, partial(report_problem, events, None))
 
     def start(self) -> None:
         self._thread.start()
@@ -262,7 +264,10 @@ class ReplicaUpdater:
                     self._workers -= 1
                     return
                 progress = heapq.heappop(self._waiting)[-1]
-            self._update(progress, self._target)
+            try:
+                self._update(progress, self._target)
+            except BaseException as error:  # noqa: BLE001  a worker that ends unnoticed is missing for ever
+                report_problem(self._events, progress.replica.task, error)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -305,13 +310,14 @@ class ReplicaUpdater:
         except BaseException as error:  # noqa: BLE001  the other tasks continue, and this one is tried again
             progress.report.suspended(replica.version)
             self._suspend(progress, error, opening)
-        with self._lock:
-            progress.busy = goes_on
-            if goes_on:
-                self._wait_for_turn(progress)
-            elif progress.error is not None:
-                self._wake()  # for the pause until the next attempt
-            self._turn_ended.notify_all()
+        finally:
+            with self._lock:
+                progress.busy = goes_on
+                if goes_on:
+                    self._wait_for_turn(progress)
+                elif progress.error is not None:
+                    self._wake()  # for the pause until the next attempt
+                self._turn_ended.notify_all()
 
     def _bring_closer(self, progress: TaskProgress, target: Version) -> None:
         """One turn of a task: it is opened, or passes some versions on its way to the target."""

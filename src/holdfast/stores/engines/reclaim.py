@@ -8,6 +8,8 @@ RocksDB's own compactions later free the ranges that were still waiting when the
 import threading
 from collections.abc import Callable
 
+from holdfast.lasting import lasting_thread
+
 Range = tuple[str, bytes, bytes]
 """A family, and the start and stop keys of a range in it."""
 
@@ -30,7 +32,7 @@ class Reclaimer:
             self._waiting.append(range_)
             if not self._busy:
                 self._busy = True
-                threading.Thread(target=self._run, name="reclaim", daemon=True).start()
+                lasting_thread("reclaim", self._run).start()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until all ranges are compacted; False after the timeout."""
