@@ -46,6 +46,11 @@ def test_the_best_rows_follow_the_table(spark: SparkSession, tmp_path: Path) -> 
         status, top = get(app, "/v1/stores/champions/top/1?limit=5")
         assert status == 200, top
         assert [(row["rank"], row["value"]["player"]) for row in top["top"]] == [(1, "cleo"), (2, "ann")]
+        for name in top["top"][0]["value"]:  # of the ranking's key, its score and its other columns
+            status, some = get(app, f"/v1/stores/champions/top/1?fields={name}")
+            assert [row["value"] for row in some["top"]] == [{name: row["value"][name]} for row in top["top"]]
+        status, refused = get(app, "/v1/stores/champions/top/1?fields=league")
+        assert (status, refused["what_to_do"]) == (400, f"Choose among {', '.join(top['top'][0]['value'])}.")
     assert [row["_deleted"] for row in memory.rows()] == [False, False], "one row per version"
 
 

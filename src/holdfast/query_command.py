@@ -121,12 +121,13 @@ def top(
     store: Store,
     group: Annotated[str, typer.Argument(metavar="[GROUP]", help="A group of the leaderboard.")] = "all",
     limit: Limit = 10,
+    fields: Fields = "",
     partial: Partial = False,
 ) -> None:
     """Print the best rows of a leaderboard, the best one first."""
     with connection.client() as client:
         found = client.store(store)
-        page = found.top(_key(found, group), limit, partial=partial, **connection.options)
+        page = found.top(_key(found, group), limit, fields=_split(fields), partial=partial, **connection.options)
         _print_page(connection, found, page, ({"rank": n, "value": row} for n, row in enumerate(page, 1)))
 
 

@@ -219,6 +219,7 @@ def test_leaderboards(ask: Both) -> None:
     assert [row["player"] for row in ask("best", "top", "chess")] == ["ann", "bob"]
     assert [row["player"] for row in ask("best", "top", "chess", 1)] == ["ann"]
     assert list(ask("best", "top", "go")) == []
+    assert list(ask("best", "top", "chess", fields=["player"])) == [{"player": "ann"}, {"player": "bob"}]
     assert ask("best", "rank", ("chess", "bob")) == 2
     assert ask("best", "rank", ("chess", "cleo")) is None
     assert ask("best", "top", "chess", 1).more and ask("best", "top", "chess")[1]["level"] == 1

@@ -123,6 +123,9 @@ def test_windows_sessions_and_leaderboards(filled: RunningGroup) -> None:
     assert rows(filled, "sessions", "visits")[0]["end"] == str(START + 4_000)
     assert [row["player"] for row in rows(filled, "top", "best", "chess")] == ["ann", "bob"]
     assert [row["rank"] for row in rows(filled, "top", "best", "chess", "--limit", "1")] == ["1"]
+    assert rows(filled, "top", "best", "chess", "--limit", "1", "--fields", "player") == [
+        {"rank": "1", "player": "ann"}
+    ]
 
 
 def test_times_are_iso_in_a_table_and_milliseconds_for_programs(filled: RunningGroup) -> None:

@@ -211,6 +211,8 @@ def test_the_best_rows_of_a_leaderboard(rest: httpx2.Client) -> None:
     ]
     assert (body["key"], body["more"]) == ("chess", True)
     assert _get(rest, "/best/top/go")["top"] == []
+    (row,) = _get(rest, "/best/top/chess", limit="1", fields="level,player")["top"]
+    assert row == {"rank": 1, "value": {"level": 90, "player": "cleo"}}
     assert rest.get("/plays/top/ann").json()["what_to_do"] == "Ask for one of best."
 
 

@@ -231,10 +231,16 @@ class AsyncRemoteStore(Generic[V]):
         return await self._shell.run(self._flows.history(key, given, options))
 
     async def top(
-        self, group: object = "all", n: int | None = None, *, partial: bool = False, **options: Unpack[ReadOptions]
+        self,
+        group: object = "all",
+        n: int | None = None,
+        *,
+        fields: Sequence[str] = (),
+        partial: bool = False,
+        **options: Unpack[ReadOptions],
     ) -> AnswerPage[V]:
         """The best rows of a leaderboard, of a group or of the whole table, the best one first."""
-        return await self._shell.run(self._flows.top(group, {"limit": n, **shown((), partial)}, options))
+        return await self._shell.run(self._flows.top(group, {"limit": n, **shown(fields, partial)}, options))
 
     async def rank(self, key: object, **options: Unpack[ReadOptions]) -> int | None:
         """The rank of a row in a leaderboard, 1 for the best; None if it has no score."""

@@ -235,10 +235,16 @@ class RemoteStore(Generic[V]):
         return self._shell.run(self._flows.history(key, given, options))
 
     def top(
-        self, group: object = "all", n: int | None = None, *, partial: bool = False, **options: Unpack[ReadOptions]
+        self,
+        group: object = "all",
+        n: int | None = None,
+        *,
+        fields: Sequence[str] = (),
+        partial: bool = False,
+        **options: Unpack[ReadOptions],
     ) -> AnswerPage[V]:
         """The best rows of a leaderboard, of a group or of the whole table, the best one first."""
-        return self._shell.run(self._flows.top(group, {"limit": n, **shown((), partial)}, options))
+        return self._shell.run(self._flows.top(group, {"limit": n, **shown(fields, partial)}, options))
 
     def rank(self, key: object, **options: Unpack[ReadOptions]) -> int | None:
         """The rank of a row in a leaderboard, 1 for the best; None if it has no score."""
