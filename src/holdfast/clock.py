@@ -1,8 +1,9 @@
 """The only access to time: the wall clock, a monotonic clock, and sleeping.
 
 The linter rejects `time.*` and `datetime.now()` in every other module, so a test can set any time it needs. Code whose
-behaviour depends on time takes a `Clock`; what merely measures a duration may use `SYSTEM_CLOCK`. Threads that wait for
-an event with a timeout are exempt, and so is the timer that ends an instance's process when its threads hang.
+behaviour depends on time takes a `Clock`; what merely measures a duration may use `SYSTEM_CLOCK`. Exempt are timeouts
+of threads and of asyncio, the event loop's own timers in the servers of REST, and the timer that ends an instance's
+process when its threads hang.
 """
 
 import asyncio
