@@ -14,7 +14,7 @@ from holdfast.group import members
 from holdfast.query.rest import create_app
 from holdfast.query.server import serve
 from holdfast.query.task_reader import NotReady
-from holdfast.rest_calls import NoAnswer, NoInstances, RestRefused, answered, rest_addresses
+from holdfast.rest_calls import NoInstanceAnswers, NoInstances, RestRefused, answered, rest_addresses
 from tests.client.conftest import GAME
 from tests.instance.processes import until
 from tests.query.fake_tasks import NUMBERS, STATE, World
@@ -57,7 +57,7 @@ def test_an_instance_that_is_busy_is_asked_again_for_a_minute(
                 with answered([server.url], EMPTY, clock=clock) as answer:
                     assert b'"end":true' in answer.read()
             else:
-                with pytest.raises(NoAnswer, match=message):
+                with pytest.raises(NoInstanceAnswers, match=message):
                     with answered([server.url], EMPTY, clock=clock):
                         pass
                 assert 59 <= clock.monotonic() <= 60
@@ -71,7 +71,7 @@ def test_an_instance_that_is_not_ready_is_not_waited_for() -> None:
     world.commit(1, NUMBERS, {(3,): 3})
     world.tasks[world.task_of(NUMBERS, (3,))].error = NotReady("Task 0_0 is not ready.")
     with serve(create_app(world.reader, lambda: STATE), port=0) as server:
-        with pytest.raises(NoAnswer, match="is not ready"):
+        with pytest.raises(NoInstanceAnswers, match="is not ready"):
             with answered([server.url], "/v1/stores/numbers/keys/3", clock=clock):
                 pass
     assert clock.monotonic() == 0

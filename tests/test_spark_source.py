@@ -18,7 +18,7 @@ from holdfast.client.frames import ARROW_END
 from holdfast.group import members
 from holdfast.query.rest import create_app
 from holdfast.query.server import serve
-from holdfast.rest_calls import NoAnswer, NoInstances, RestRefused
+from holdfast.rest_calls import NoInstanceAnswers, NoInstances, RestRefused
 from holdfast.settings.rest import RestSettings
 from holdfast.spark_source import HeldVersionGone, StoreSparkReader, TaskPartition, _Ended, _Target
 from holdfast.tls_files import BadTlsFile
@@ -112,7 +112,7 @@ def test_a_worker_on_another_machine_sends_its_token_to_no_loopback_address(tmp_
     members.write(log.storage, members.Member(log=log.id, id="a", rest="http://127.0.0.1:1", **said))  # type: ignore[arg-type]
     options = {"app": "game", "log": str(tmp_path / "log"), "path": "numbers"}
     reader = pickle.loads(pickle.dumps(StoreSparkReader(_Target.of(options))))
-    with pytest.raises(NoAnswer):  # nobody listens there
+    with pytest.raises(NoInstanceAnswers):  # nobody listens there
         list(reader.read(TaskPartition(0, 1)))
     reader._host = "elsewhere"
     with pytest.raises(NoInstances, match="are loopback addresses of elsewhere"):
@@ -140,7 +140,7 @@ def test_a_store_is_read_with_a_certificate(tmp_path: Path) -> None:
         reader = pickle.loads(pickle.dumps(StoreSparkReader(_Target.of({**options, **shown}))))  # as Spark sends it
         batches = [batch for part in reader.partitions() for batch in reader.read(part)]
         assert sum(batch.num_rows for batch in batches) == 9
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoInstanceAnswers):
             StoreSparkReader(_Target.of(options)).partitions()
         with pytest.raises(BadTlsFile, match="certFile is given without keyFile"):
             StoreSparkReader(_Target.of({**options, "certFile": shown["certFile"]})).partitions()

@@ -36,12 +36,6 @@ _SHOWN = 50
 _LOOKS_PER_INTERVAL = 10
 
 
-class OtherApp(HoldfastError):
-    """The log belongs to an app with another id."""
-
-    category = ErrorCategory.INVALID
-
-
 class UnknownTask(HoldfastError):
     """A task that the newest generation doesn't have."""
 
@@ -224,6 +218,7 @@ class GroupReader:
 
 
 def _open(app: str, url: str, options: Mapping[str, str]) -> "Log":
+    from holdfast.log.identity import OtherApp
     from holdfast.log.log import Log
     from holdfast.log.storage import open_storage
 

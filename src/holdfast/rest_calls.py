@@ -44,13 +44,13 @@ class NoInstances(HoldfastError):
     category = ErrorCategory.INVALID
 
 
-class NoAnswer(HoldfastError):
+class NoInstanceAnswers(HoldfastError):
     """No instance of the app answers over REST."""
 
     category = ErrorCategory.RETRY
 
 
-class InstancesBusy(NoAnswer):
+class InstancesBusy(NoInstanceAnswers):
     """No instance answers now, and one that could is busy."""
 
 
@@ -133,7 +133,7 @@ def answered(
                 failed.append(f"{address}: {error}")
             else:
                 return answer
-        kind = InstancesBusy if busy else NoAnswer
+        kind = InstancesBusy if busy else NoInstanceAnswers
         raise kind(f"No instance answered. {'; '.join(failed)}. Ask again in a moment, or check the addresses.")
 
     def may_pass(error: HoldfastError) -> bool:

@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.errors import ErrorCategory, Held, HoldfastError, StorageUnavailable
+from holdfast.errors import Held, HoldfastError, StorageUnavailable
 from holdfast.instance.addresses import check_port
 from holdfast.instance.config import InstanceConfig, decode
 from holdfast.instance.credentials import Credentials
@@ -24,12 +24,6 @@ _LOG = logging.getLogger(__name__)
 
 
 _LOOK_SECONDS = 0.5
-
-
-class AnotherApp(HoldfastError):
-    """The log belongs to another app."""
-
-    category = ErrorCategory.INVALID
 
 
 def run(line: bytes) -> None:
@@ -86,7 +80,7 @@ def _wait_for_log(config: InstanceConfig) -> None:
         try:
             found = identity.read(storage)
             if found is not None and found.app != config.app:
-                raise AnotherApp(
+                raise identity.OtherApp(
                     f"{storage.place} is the log of the app {found.app!r}, and this instance is for {config.app!r}. "
                     "Start it with the log of its app."
                 )

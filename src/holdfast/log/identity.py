@@ -7,10 +7,17 @@ app consists of is in the app files, which come and go with the app's releases; 
 import msgspec
 
 from holdfast.chance import Random, new_id
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Storage
 
 FORMAT = 1
+
+
+class OtherApp(HoldfastError):
+    """The log belongs to another app than the one that was named."""
+
+    category = ErrorCategory.INVALID
 
 
 class LogIdentity(msgspec.Struct, frozen=True, kw_only=True):

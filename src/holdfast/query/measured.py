@@ -14,7 +14,7 @@ from holdfast.query.http_protocol import Headers, quick_answers_of
 from holdfast.query.measuring import NO_ANSWER, REQUESTS
 
 
-class Measured:
+class MeasuredApp:
     """`path_of` gives the path of a request with the names of its parts: each has its own counts."""
 
     def __init__(self, app: ASGIApp, path_of: Callable[[Scope], str]) -> None:

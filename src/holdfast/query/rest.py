@@ -26,7 +26,7 @@ from holdfast.query.key_answers import KeyAnswers, KeysFirst
 from holdfast.query.kind_endpoints import KindEndpoints
 from holdfast.query.leaderboard_endpoints import LeaderboardEndpoints
 from holdfast.query.limits import Limited
-from holdfast.query.measured import Measured
+from holdfast.query.measured import MeasuredApp
 from holdfast.query.measuring import LOOKUPS, NO_PATH, REQUESTS
 from holdfast.query.operations import Operation
 from holdfast.query.own_documents import OwnDocument
@@ -99,7 +99,7 @@ def create_app(
             return str(path)
         return own.path_of(scope) or next((each for each, route in paths if _is_at(route, scope)), NO_PATH)
 
-    return Measured(guarded(addressed, settings, own.needs), path_of)
+    return MeasuredApp(guarded(addressed, settings, own.needs), path_of)
 
 
 def operations_of(
