@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import faults
 from holdfast.batches import BatchRunner, RunningQuery, count_commit, start_query
-from holdfast.clock import Clock, SteadyClock
+from holdfast.clock import Clock, SteadyClock, WallClock
 from holdfast.driver_metrics import DriverMetrics
 from holdfast.ending import BATCH, SINKS, Ending
 from holdfast.errors import Interrupted
@@ -244,7 +244,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
     pausing.look()
-    cleaner = _cleaner(app, log, leadership)
+    cleaner = _cleaner(app, log, leadership, clock)
     loops.start("query", query.watch)
     loops.start("idle", idle.run)
     loops.start("pausing", pausing.watch)
@@ -358,10 +358,10 @@ def _restored_instances(
     return instances
 
 
-def _cleaner(app: Description, log: Log, leadership: Leadership) -> Cleaner:
+def _cleaner(app: Description, log: Log, leadership: Leadership, clock: WallClock) -> Cleaner:
     sinks = [node.name for node in app.topology.sinks]
     retention = app.settings.log.retention
-    return Cleaner(log, retention=retention, sinks=lambda: sinks, clock=app.clock, check_leads=leadership.check)
+    return Cleaner(log, retention=retention, sinks=lambda: sinks, clock=clock, check_leads=leadership.check)
 
 
 def _batch_tasks(app: Description, sources: Sequence[str], static: StaticTables) -> BatchTasks:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from holdfast import faults
-from holdfast.clock import Clock
+from holdfast.clock import WallClock
 from holdfast.log import names
 from holdfast.log.commits import Commit
 from holdfast.log.leadership import KEPT as KEPT_LEADERS
@@ -168,7 +168,10 @@ def _position(commit: Commit, sink: str) -> Version | None:
 
 
 class Cleaner:
-    """Cleans one log repeatedly. `sinks` returns the current names of the app's sinks."""
+    """Cleans one log repeatedly. `sinks` returns the current names of the app's sinks.
+
+    The clock says what has passed its retention. It raises when the system's jumps ahead, and then nothing is cleaned.
+    """
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ class Cleaner:
         *,
         retention: timedelta,
         sinks: Callable[[], Iterable[str]],
-        clock: Clock,
+        clock: WallClock,
         check_leads: Callable[[], None],
     ) -> None:
         self._log = log
