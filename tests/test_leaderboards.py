@@ -49,8 +49,6 @@ def test_the_best_rows_follow_the_table(spark: SparkSession, tmp_path: Path) -> 
         for name in top["top"][0]["value"]:  # of the ranking's key, its score and its other columns
             status, some = get(app, f"/v1/stores/champions/top/1?fields={name}")
             assert [row["value"] for row in some["top"]] == [{name: row["value"][name]} for row in top["top"]]
-        status, refused = get(app, "/v1/stores/champions/top/1?fields=league")
-        assert (status, refused["what_to_do"]) == (400, f"Choose among {', '.join(top['top'][0]['value'])}.")
     assert [row["_deleted"] for row in memory.rows()] == [False, False], "one row per version"
 
 

@@ -15,10 +15,10 @@ from holdfast.query.operations import FIELDS, FRESH, LIMITED, PARTIAL, REFUSALS,
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.reader import Entry, StoreReader
 from holdfast.query.requests import key_in_path
-from holdfast.query.showing import Fields, Showing, chosen, selected
+from holdfast.query.showing import Fields, Showing, fields_of, selected
 from holdfast.stores.formats.keys import decode_key, prefix_range
 from holdfast.stores.kinds.scores import RANKING
-from holdfast.stores.spec import RowValues, StoreSpec
+from holdfast.stores.spec import StoreSpec
 
 
 class LeaderboardEndpoints:
@@ -51,7 +51,7 @@ class LeaderboardEndpoints:
             raise Problem(400, "wrong_kind", fact, what, {"kind": spec.kind})
         group = parse_key(spec.key, key_in_path(call.request, spec.key))
         ranking = self._reader.specs[spec.name + RANKING]
-        fields = self._fields(ranking, len(group), call.given.get("fields"))
+        fields = fields_of(ranking, call.given.get("fields"))
         call = call.demanding(await self._reader.awaited(call.freshness, self._reader.tasks_of(ranking.name)))
         read = partial(
             self._reader.range,
@@ -78,24 +78,13 @@ class LeaderboardEndpoints:
     def _row(self, ranking: StoreSpec, width: int, entry: Entry, fields: Fields) -> object:
         """A row as the leaderboard has it: the columns of its key without the group, the score, the other columns."""
         shown = self._showing.entry(ranking, *entry)
+        names = [field.name for field in ranking.key.fields]
         values = [render_scalar(value) for value in decode_key(ranking.key, entry[0])]
-        columns = dict(zip(_of_key(ranking, width), values[width:], strict=True))
+        columns = dict(zip(names[width:], values[width:], strict=True))
         others = shown.value if isinstance(shown.value, dict) else {}
         row = {**columns, **others}
         return selected(row, fields) if fields else row
 
-    def _fields(self, ranking: StoreSpec, width: int, text: str | None) -> Fields:
-        """The fields that a request selects, of all columns that a row has."""
-        columns = None
-        if isinstance(ranking.value, RowValues):
-            columns = [*_of_key(ranking, width), *(field.name for field in ranking.value.shown.fields)]
-        return chosen(ranking.name.removesuffix(RANKING), text, columns)
-
     def _leaderboards(self) -> list[str]:
         names = {spec.name for spec in self._reader.specs.all()}
         return sorted(name for name in names if name + RANKING in names)
-
-
-def _of_key(ranking: StoreSpec, width: int) -> list[str]:
-    """The columns of a ranking's key that are columns of a row: all but the group, which has so many."""
-    return [field.name for field in ranking.key.fields[width:]]

@@ -79,20 +79,16 @@ class Showing:
 
 def fields_of(spec: StoreSpec, text: str | None) -> Fields:
     """The fields that a request selects. Those of a table's rows are known, so others are refused."""
-    columns = [field.name for field in spec.value.shown.fields] if isinstance(spec.value, RowValues) else None
-    return chosen(spec.name, text, columns)
-
-
-def chosen(store: str, text: str | None, columns: Sequence[str] | None) -> Fields:
-    """The fields in a text, of rows with these columns; None if the columns aren't known."""
     if text is None:
         return ()
     fields = [name for name in text.split(",") if name]
     if not fields:
         raise Problem(400, "bad_parameter", f"fields={text[:100]!r} names no field.", "Write fields=a,b.")
-    if columns is not None and (unknown := [name for name in fields if name not in columns]):
-        fact = f"Rows of store {store!r} have no column {unknown[0][:100]!r}."
-        raise Problem(400, "bad_parameter", fact, f"Choose among {', '.join(columns)}.")
+    if isinstance(spec.value, RowValues):
+        columns = [field.name for field in spec.value.shown.fields]
+        if unknown := [name for name in fields if name not in columns]:
+            fact = f"Rows of store {spec.name!r} have no column {unknown[0][:100]!r}."
+            raise Problem(400, "bad_parameter", fact, f"Choose among {', '.join(columns)}.")
     return fields
 
 
