@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.sinks.builtin import Memory
+from holdfast.testing import TestDriver, records
 from tests.apps import NOON, entries_of, game, get, read, settings, write
 
 pytestmark = pytest.mark.spark
@@ -128,3 +129,19 @@ def test_several_streams_keep_one_value_per_key(spark: SparkSession, tmp_path: P
             "ann": {"points": 7, "city": "Oslo"},
             "cleo": {"points": 0, "city": "Rome"},
         }, "bob was deleted by his move, which came after his game"
+
+
+def test_columns_of_python_values_can_be_joined_and_ranked(spark: SparkSession) -> None:
+    """As the errors say of a join with such a table, and of its `top`."""
+    app = hf.App("columns")
+    stream = app.stream(records("player string, points bigint, at timestamp"), key="player", timestamp="at", name="in")
+    best = stream.group_by().reduce(max, of="points").store("best")
+    made = best.to_stream().with_column("best", "CAST(value AS bigint)").group_by()
+    rows = made.aggregate(best=hf.last("best")).store("best-rows")
+    rows.top(1, by="best", name="top")
+    stream.join(rows, name="with-best")
+    driver = TestDriver(app)
+    driver.pipe("in", [{**game(player, points), "at": driver.now.wall} for player, points in (("ann", 3), ("bob", 7))])
+    assert [row["best"] for row in driver.output("with-best")] == [3, 7]
+    ((_, top),) = driver.store("top").items()
+    assert top.value == [{"player": "bob", "best": 7}]

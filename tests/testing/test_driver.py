@@ -398,6 +398,22 @@ def test_a_join_says_what_it_takes(wrong: Any) -> None:
         totals.join(wrong, name="joined")
 
 
+def test_a_table_of_python_values_says_how_it_gets_columns() -> None:
+    _, games = games_app()
+    totals = games.group_by().aggregate(total=hf.sum("points")).store("totals")
+    best: Any = games.group_by().reduce(max, of="points").store("best")
+    windows: Any = games.group_by().window(hf.tumbling("1m")).reduce(max, of="points").store("windows")
+    top: Any = totals.top(3, by="total", name="top3")
+    for each in (best, windows, top):
+        for stream in (games, totals):
+            with pytest.raises(TopologyError, match=rf"join\('{each.name}'\): .*has no columns.*hf\.last\('best'\)"):
+                stream.join(each, name="joined")
+        with pytest.raises(AttributeError, match=r"^A table of Python values has no method 'join'.*has no columns"):
+            each.join(totals, name="joined")
+        with pytest.raises(AttributeError, match=r"^A table of Python values has no method 'top'.*has no columns"):
+            each.top(2, by="value", name="top")
+
+
 def test_a_join_says_that_rows_must_become_a_stream_first() -> None:
     _, games = games_app()
     totals = games.group_by().aggregate(total=hf.sum("points")).store("totals")

@@ -78,10 +78,12 @@ class TableJoin(OfStream):
 def check_table(other: object, is_what: str) -> None:
     """Raises for something that has no rows to look up, such as a DataFrame."""
     from holdfast.topology.aggregation import Table
-    from holdfast.topology.reducing import ReducedTable
+    from holdfast.topology.reducing import NO_COLUMNS, ReducedTable
 
-    if isinstance(other, Table | ReducedTable):
+    if isinstance(other, Table):
         return
+    if isinstance(other, ReducedTable):
+        raise TopologyError(f"join({other.name!r}): a join adds a table's columns to a record or row. {NO_COLUMNS}")
     given = other.__name__ if isinstance(other, type) else type(other).__name__
     raise TopologyError(
         f"join(): {given} is {is_what}. Tables are the results of app.table(), app.global_table() and .store(). What "

@@ -10,6 +10,7 @@ Streams and tables are not DataFrames. Whoever writes `stream.groupBy("city")` g
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from holdfast.errors import did_you_mean
@@ -65,6 +66,8 @@ def hint(owner: type[Named], name: str) -> str:
     from holdfast.topology.stream import Stream
 
     missing = f"{owner.CALLED} has no method {name!r}."
+    if name in owner.INSTEAD:
+        return f"{missing} {owner.INSTEAD[name]}"
     here = _WORDS.sub("_", name).lower()
     here = "group_by" if here == "groupby" else here
     if here != name and hasattr(owner, here):
@@ -89,6 +92,9 @@ class Named:
 
     CALLED: ClassVar[str] = "This"
     """What users call such an object."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {}
+    """What to do instead of methods that other objects have, where that depends on this one."""
 
     if not TYPE_CHECKING:  # a type checker reports missing methods itself
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import FieldType
@@ -39,11 +39,21 @@ Update = Callable[[Any, Any], Any]
 """From the stored value, None for a new key, and the event to the next value. None deletes the key."""
 
 
+NO_COLUMNS: Final = (
+    "A value that Python computes (reduce, aggregate_with, cogroup, top) has no columns. Use aggregates, such as "
+    "hf.max('points'), or make a table with columns of its changes: table.to_stream().with_column('best', "
+    "'CAST(value AS bigint)').group_by().aggregate(best=hf.last('best')).store(...), where the row of a deleted key "
+    "stays, with nulls."
+)
+"""Why a table of a function can neither be joined nor ranked, and what to do."""
+
+
 @dataclass(frozen=True)
 class ReducedTable(Named):
     """A table whose values are computed in Python, one record at a time: a store that the stream keeps up to date."""
 
-    CALLED: ClassVar[str] = "A table"
+    CALLED: ClassVar[str] = "A table of Python values"
+    INSTEAD: ClassVar[Mapping[str, str]] = {"join": NO_COLUMNS, "top": NO_COLUMNS}
     topology: Topology
     name: str
 
