@@ -399,3 +399,11 @@ def test_every_problem_of_rest_has_a_class() -> None:
     assert named and named <= PROBLEMS.keys()
     assert all(kind.error == name for name, kind in PROBLEMS.items())
     assert {kind.__name__ for kind in PROBLEMS.values()} <= {*errors.__all__}
+
+
+def test_every_problem_is_documented_by_its_name_and_by_its_class() -> None:
+    rest, clients = ((ROOT / "docs" / page).read_text() for page in ("queries.md", "clients.md"))
+    documented = {*re.findall("`([a-z_]+)`", rest[rest.index("\n## Errors\n") :])}
+    assert PROBLEMS.keys() - documented == set()
+    classes = {*re.findall("`([A-Za-z]+)`", clients[clients.index("\n## Errors\n") :])}
+    assert {*errors.__all__} - classes == set()

@@ -65,7 +65,19 @@ def test_a_held_version_is_read_later_and_another_one_is_gone(group: Group) -> N
     group.settle()
     hold = group.client.post(f"{group.rests[0].url}/v1/stores/numbers/hold?seconds=60").json()
     assert len(hold.pop("hold")) == 32
-    assert hold == {"store": "numbers", "version": 1, "partitions": 3, "seconds": 60}
+    commit = group.driver.log.commit(Version(1))
+    assert commit is not None
+    assert hold == {
+        "store": "numbers",
+        "version": 1,
+        "committed": commit.clocks.wall,
+        "event_time": None,
+        "consistent": True,
+        "role": "active",
+        "instances": ["game-0", "game-1"],
+        "partitions": 3,
+        "seconds": 60,
+    }
     for version in range(2, 9):
         group.driver.commit(NUMBERS, {(n,): version for n in range(20)})
         group.settle()

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from holdfast.instance.held_versions import LONGEST_SECONDS, HoldTerms
 from holdfast.instance.read_views import VersionNotAvailable
-from holdfast.query.answers import SOURCE_HEADERS, source_headers
+from holdfast.query.answers import SOURCE_HEADERS, FromParts, from_parts, source_headers
 from holdfast.query.client_holds import ClientHolds, Handover
 from holdfast.query.columns import ColumnReader
 from holdfast.query.grants import caller
@@ -53,13 +53,11 @@ _SECONDS: Final = Parameter(
 )
 
 
-class HoldAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class HoldAnswer(FromParts, frozen=True, kw_only=True):
     """A version that all partitions of a store hold for so many seconds."""
 
     hold: str
     """By which it is released, at the same instance."""
-    store: str
-    version: int
     partitions: int
     seconds: int
 
@@ -156,7 +154,7 @@ class ArrowEndpoints:
         call.measure(held.source.answered)
         hold = self._holds.add(who, store, held, terms.seconds)
         return json_response(
-            HoldAnswer(hold=hold, store=store, version=held.version, partitions=partitions, seconds=seconds)
+            HoldAnswer(**from_parts(store, held.source), hold=hold, partitions=partitions, seconds=seconds)
         )
 
     async def release(self, call: Call) -> Response:
