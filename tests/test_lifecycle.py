@@ -21,6 +21,7 @@ from holdfast.log import names
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.pipeline.sinks.runner import SinkFailed
+from holdfast.pipeline.spark import AppNameTaken
 from holdfast.states import AlreadyStarted, AppState
 from tests import s3
 from tests.apps import entries_of, finish, game, get, points_app, write
@@ -168,6 +169,23 @@ def test_stop_ends_a_start_in_which_a_sink_hangs_before_it_has_taken_over(spark:
     sink.released.set()
     log = open_storage(app.settings.log_url(app.id))
     assert log.list_flat(names.LEADERS) == []
+
+
+def test_a_name_is_taken_while_its_app_is_still_being_started(spark: SparkSession, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        write(tmp_path / folder / "input", 1, [game("alice", 1)])
+    sink = HangingOpen()
+    first = points_app(spark, tmp_path / "a", sink=sink, stop_timeout="1s")
+    starting = threading.Thread(target=first.start)
+    starting.start()
+    assert sink.called.wait(TIMEOUT)
+    with pytest.raises(AppNameTaken, match="An app named 'points' is being started on this Spark session already"):
+        points_app(spark, tmp_path / "b").start()
+    assert not (tmp_path / "b" / "base" / "points" / "log").exists()
+    first.stop()
+    assert finish(points_app(spark, tmp_path / "b")) == {"alice": {"games": 1, "points": 1}}
+    sink.released.set()
+    starting.join(TIMEOUT)
 
 
 @pytest.mark.skipif(s3.binary() is None, reason=s3.MISSING)

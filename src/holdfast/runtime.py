@@ -52,7 +52,7 @@ from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCh
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, ordered
-from holdfast.pipeline.spark import check_name, check_session
+from holdfast.pipeline.spark import check_session, take_name
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.trial_query import check_query
@@ -145,7 +145,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     faults.load_from_environment("driver")
     settings, topology = app.settings, app.topology
     check_session(app.spark)
-    check_name(app.spark, app.id)
+    closing.callback(take_name(app.spark, app.id, lambda: ending.asked))
     use_this_python(app.spark)
     check_folders(topology)
     check_columns(topology)
@@ -235,6 +235,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
     loops = Loops(ending, app.alert)
     closing.callback(loops.join)
+
+    ending.check()
 
     def start_again() -> StreamingQuery:
         return start_query(app.id, tasks.query_frame, batches)

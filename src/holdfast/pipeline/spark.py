@@ -10,9 +10,11 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -133,12 +135,33 @@ def check_session(session: SparkSession) -> None:
         )
 
 
-def check_name(session: SparkSession, app: str) -> None:
-    """Raises if an app with this id runs on the session already: Spark allows one query per name."""
+_starting: dict[tuple[str, str], Callable[[], bool]] = {}
+"""By session and app: whether the app that was started there, and has perhaps no query yet, has been given up."""
+_taking = threading.Lock()
+
+
+def take_name(session: SparkSession, app: str, is_given_up: Callable[[], bool]) -> Callable[[], None]:
+    """Takes the name of an app's query, of which Spark allows one per session, and returns what frees it.
+
+    Raises if another app of this id runs on the session, or is being started.
+    """
+    java: Any = session._jsparkSession
+    key = str(java.sessionUUID()), app
     running = next((query for query in session.streams.active if query.name == app), None)
-    if running is not None:
-        raise AppNameTaken(
-            f"An app named {app!r} runs on this Spark session already (Spark query {running.id}, run {running.runId}). "
-            f"Stop it first. To run two apps at once, give this one another id than {app!r}, also if its folders are "
-            "different."
-        )
+    with _taking:
+        other = _starting.get(key)
+        if running is not None or (other is not None and not other()):
+            found = "is being started" if running is None else "runs"
+            query = f" (Spark query {running.id}, run {running.runId})" if running is not None else ""
+            raise AppNameTaken(
+                f"An app named {app!r} {found} on this Spark session already{query}. Stop it first. To run two apps at "
+                f"once, give this one another id than {app!r}, also if its folders are different."
+            )
+        _starting[key] = is_given_up
+
+    def free() -> None:
+        with _taking:
+            if _starting.get(key) is is_given_up:
+                del _starting[key]
+
+    return free
