@@ -142,6 +142,6 @@ def test_columns_of_python_values_can_be_joined_and_ranked(spark: SparkSession) 
     stream.join(rows, name="with-best")
     driver = TestDriver(app)
     driver.pipe("in", [{**game(player, points), "at": driver.now.wall} for player, points in (("ann", 3), ("bob", 7))])
-    assert [row["best"] for row in driver.output("with-best")] == [3, 7]
+    assert {row["player"]: row["best"] for row in driver.output("with-best")} == {"ann": 3, "bob": 7}
     ((_, top),) = driver.store("top").items()
     assert top.value == [{"player": "bob", "best": 7}]
