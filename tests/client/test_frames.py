@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 import holdfast as hf
 from holdfast.client import errors
+from holdfast.client.answers import AnswerSource
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.routes import Routing
 from holdfast.query.server import serve
@@ -34,6 +35,15 @@ def streamed(table: pa.Table) -> bytes:
     return data
 
 
+SAID = {
+    "holdfast-version": "7",
+    "holdfast-committed": "1500",
+    "holdfast-consistent": "true",
+    "holdfast-role": "standby",
+    "holdfast-instances": "game-0,game-1",
+}
+
+
 class Columns:
     """Serves the stream, and notes what was asked."""
 
@@ -43,7 +53,7 @@ class Columns:
 
     async def arrow(self, request: Request) -> Response:
         self.asked.append(dict(request.query_params))
-        return Response(self.body, headers={"holdfast-version": "7"})
+        return Response(self.body, headers=SAID)
 
     async def sql(self, request: Request) -> Response:
         parameters = dict(request.query_params)
@@ -77,6 +87,8 @@ def test_a_store_becomes_a_frame_of_any_kind(columns: Columns, address: str) -> 
     with hf.Client(address) as client:
         frame = client.store("numbers").dataframe(["n", "name"], at=7)
     assert columns.asked == [{"columns": "n,name", "at": "7"}]
+    source = AnswerSource(version=7, committed=1500, role="standby", instances=("game-0", "game-1"))
+    assert frame.source == source
     assert frame.arrow == TABLE and (frame.version, frame.more, len(frame)) == (7, False, 1000)
     assert frame.pandas().equals(TABLE.to_pandas())
     assert frame.polars().equals(polars.DataFrame(TABLE)) and polars.DataFrame(frame).equals(frame.polars())

@@ -11,6 +11,8 @@ V = TypeVar("V")
 D = TypeVar("D")
 T = TypeVar("T")
 
+_HEADERS = "holdfast-"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSource:
@@ -42,6 +44,21 @@ class AnswerSource:
             role=body.get("role"),
             instances=tuple(body.get("instances", ()) if one is None else (one,)),
             missing=body.get("missing", {}),
+        )
+
+    @classmethod
+    def of_headers(cls, headers: Mapping[str, str]) -> "AnswerSource | None":
+        """What an answer says in its headers; None if it is of no store."""
+        said = {name.removeprefix(_HEADERS): text for name, text in headers.items() if name.startswith(_HEADERS)}
+        if "version" not in said:
+            return None
+        return cls(
+            version=int(said["version"]),
+            committed=int(said["committed"]) if "committed" in said else None,
+            event_time=int(said["event-time"]) if "event-time" in said else None,
+            consistent=said.get("consistent") != "false",
+            role=said.get("role"),
+            instances=tuple(said["instances"].split(",")) if "instances" in said else (),
         )
 
 

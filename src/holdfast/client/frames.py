@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from holdfast.client.answers import AnswerSource
 from holdfast.client.core import Core, path
 from holdfast.client.effects import Flow, Reply, Request
 from holdfast.client.errors import BadAnswer, BadParameter
@@ -28,12 +29,17 @@ ARROW_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 class Frame:
     """Rows as columns, all of one version. Anything that reads Arrow takes it as it is: `polars.DataFrame(frame)`."""
 
-    def __init__(self, table: pa.Table, version: int | None, *, more: bool) -> None:
+    def __init__(self, table: pa.Table, source: AnswerSource | None, *, more: bool) -> None:
         self.arrow = table
-        self.version = version
+        self.source = source
         """None for a statement that reads no store."""
         self.more = more
         """Whether rows were left out because of a limit."""
+
+    @property
+    def version(self) -> int | None:
+        """None for a statement that reads no store."""
+        return None if self.source is None else self.source.version
 
     def pandas(self) -> Any:
         """A pandas.DataFrame."""
@@ -87,8 +93,7 @@ def of_statement(core: Core, statement: str, limit: int | None, options: Mapping
 def _frame(reply: Reply) -> Frame:
     if not reply.body.endswith(ARROW_END):
         raise BadAnswer(reply.address, reply.status, "an Arrow stream without an end")
-    version = reply.headers.get("holdfast-version")
     with pa.ipc.open_stream(reply.body) as stream:
         table = stream.read_all()
     more = reply.headers.get("holdfast-more") == "true"
-    return Frame(table, None if version is None else int(version), more=more)
+    return Frame(table, AnswerSource.of_headers(reply.headers), more=more)
