@@ -150,6 +150,11 @@ def test_keys_are_python_values(ask: Both) -> None:
     assert ask("days", "get", day) == {"n": 2}
     assert [entry.key for entry in ask("days", "range", day)] == [day, dt.date(2026, 1, 3)]
     assert ask("days", "get_many", [day, dt.date(2027, 1, 1)]) == {day: {"n": 2}}
+    assert ask("days", "get_many", []) == {}
+    with pytest.raises(errors.BadLimit, match="0 keys are asked for"):
+        ask("days", "entries", [])
+    with pytest.raises(errors.UnknownStore):
+        ask("nothing", "get_many", [])
 
 
 def test_values_are_converted_to_a_type(ask: Both) -> None:

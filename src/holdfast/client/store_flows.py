@@ -65,6 +65,9 @@ class StoreFlows(Generic[V]):
         self, wanted: Sequence[object], given: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Flow[dict[Any, V | None]]:
         """The values of those keys that the store has, by key."""
+        if len(wanted) == 0:
+            yield from self.core.keys(self.store, self.core.deadline(options))  # the store has to be there all the same
+            return {}
         found = yield from self.entries(wanted, given, options)
         return {entry.key: _readable(entry).value for entry in found if entry.found}
 
