@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import posixpath
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal
@@ -25,6 +26,10 @@ Format = Literal["parquet", "json"]
 
 VERSION: Final = "_version"
 """The column in which rows have their version, where a sink is asked for it."""
+
+
+_SAME_SCHEMES = {"s3a": "s3", **dict.fromkeys(("azure", "abfs", "abfss"), "az")}
+"""Other names of a storage, as `open_storage` takes them."""
 
 
 class Files:
@@ -64,13 +69,18 @@ class Files:
 
         >>> Files("out/../out").folder == Files("./out/").folder == os.path.realpath("out")
         True
-        >>> Files("s3://bucket/out/").folder
-        's3://bucket/out'
+        >>> Files("s3a://bucket/new/../my%20out/").folder
+        's3://bucket/my out'
+        >>> Files("abfss://box@account.dfs.core.windows.net/out").folder
+        'az://box@account/out'
         """
         parts = urlsplit(self._path)
         if parts.scheme in ("", "file"):
             return os.path.realpath(os.path.expanduser(unquote(parts.path) if parts.scheme else self._path))
-        return self._path.rstrip("/")
+        container, at, host = parts.netloc.partition("@")
+        place = f"{container}{at}{host.partition('.')[0]}"
+        path = posixpath.normpath(f"/{unquote(parts.path).lstrip('/')}")
+        return f"{_SAME_SCHEMES.get(parts.scheme, parts.scheme)}://{place}{path}".rstrip("/")
 
     def open(self, log: str) -> None:
         """Claims the folder for this log, since two logs use the same names of files."""
