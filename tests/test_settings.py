@@ -121,6 +121,18 @@ def test_a_relative_address_of_the_log_is_made_absolute(
 
 
 @pytest.mark.parametrize(
+    ("checkpoint", "absolute"),
+    [("check/points", "{here}/check/points"), ("/check", "/check"), ("hdfs://host/check", "hdfs://host/check")],
+)
+def test_a_relative_checkpoint_is_made_absolute(
+    checkpoint: str, absolute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = Settings(spark=SparkSettings(checkpoint=checkpoint)).absolute().checkpoint("app")
+    assert found == absolute.format(here=tmp_path)
+
+
+@pytest.mark.parametrize(
     ("make", "name", "allowed"),
     [
         (lambda: Settings(partitions=0), "partitions = '0'", "from 1 to 65536"),

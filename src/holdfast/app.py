@@ -231,7 +231,7 @@ class App(Listened):
 
         Nothing is changed. `print(app.plan())` is for people.
         """
-        return plan(self._description())
+        return plan(replace(self._description(), settings=self.settings.absolute()))
 
     # What a user runs
 

@@ -213,7 +213,7 @@ def repair_checkpoint(
     from holdfast.pipeline.offsets import Checkpoint
     from holdfast.pipeline.spark import create_session
 
-    settings = load(file=file, env=os.environ).settings
+    settings = load(file=file, env=os.environ).settings.absolute()
     url, options = settings.log_url(app_id), settings.log.options
     log = Log.open(open_storage(url, options, fsync=settings.log.fsync, retry=settings.retry))
     session = create_session("holdfast checkpoint repair", settings.spark.master, settings.spark.config)

@@ -110,13 +110,15 @@ class Settings(Section):
         _check_together(self)
 
     def absolute(self) -> "Settings":
-        """These settings with absolute folders: Spark's workers and instances may have another working directory."""
-        log, state = self.log, self.state
+        """These settings with absolute folders: Spark and instances may have another working directory."""
+        log, state, checkpoint = self.log, self.state, self.spark.checkpoint
+        relative = checkpoint is not None and not urlsplit(checkpoint).scheme
         return replace(
             self,
             base_dir=_absolute(self.base_dir),
             log=replace(log, url=_absolute_url(log.url)) if log.url else log,
             state=replace(state, dir=_absolute(state.dir)) if state.dir else state,
+            spark=replace(self.spark, checkpoint=_absolute(checkpoint)) if checkpoint and relative else self.spark,
             security=replace(self.security, **_absolute_files(self.security)),
             rest=replace(self.rest, **_absolute_files(self.rest)),
         )
