@@ -103,6 +103,12 @@ def test_links_within_the_project_have_targets(path: Path) -> None:
     assert [target for target in inside if not (path.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_lines_of_text_have_up_to_120_characters(path: Path) -> None:
+    text = FENCE.sub("", path.read_text())
+    assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
+
+
 def headings(page: Path) -> set[str]:
     """The anchors that GitHub gives to a page's headings."""
     titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)

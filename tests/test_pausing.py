@@ -16,7 +16,7 @@ from holdfast.cli import app as command
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.ending import Ending
 from holdfast.errors import DamagedObject, StorageUnavailable
-from holdfast.log import names, wishes
+from holdfast.log import names, operator_requests
 from holdfast.log.local import LocalStorage
 from holdfast.log.storage import open_storage
 from holdfast.pausing import Pausing
@@ -59,14 +59,14 @@ def parts(tmp_path: Path) -> Parts:
 def test_the_state_follows_the_object(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
     parts.run()
     assert not parts.pausing.look()
-    wish = wishes.ask(parts.storage, names.PAUSE, LOG, "the disk is replaced")
+    request = operator_requests.ask(parts.storage, names.PAUSE, LOG, "the disk is replaced")
     assert parts.pausing.look()
     assert parts.state == "paused"
-    assert f"app points is paused by {wish.by}: the disk is replaced. To go on: app.resume(), or" in caplog.text
+    assert f"app points is paused by {request.by}: the disk is replaced. To go on: app.resume(), or" in caplog.text
     said = len(caplog.records)
     assert parts.pausing.look()
     assert len(caplog.records) == said
-    wishes.withdraw(parts.storage, names.PAUSE)
+    operator_requests.withdraw(parts.storage, names.PAUSE)
     assert not parts.pausing.look()
     assert parts.state == "running"
 
@@ -104,7 +104,7 @@ def test_what_was_known_last_counts_while_the_object_cant_be_read(
     parts.storage.replace(names.PAUSE, b"nonsense")
     assert parts.pausing.look() is paused
     with pytest.raises(DamagedObject):
-        wishes.pause_of(parts.storage, LOG)
+        operator_requests.pause_of(parts.storage, LOG)
     stays = "stays paused" if paused else "stays not paused"
     assert len([record for record in caplog.records if stays in record.message]) == 2
     parts.pausing.resume()
@@ -116,7 +116,7 @@ def unavailable(*_: object) -> bytes:
 
 
 def test_another_logs_pause_is_not_this_ones(parts: Parts) -> None:
-    wishes.ask(parts.storage, names.PAUSE, "another")
+    operator_requests.ask(parts.storage, names.PAUSE, "another")
     assert not parts.pausing.look()
 
 
@@ -200,10 +200,10 @@ def test_the_commands_pause_and_resume(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     paused = run(cluster, "pause", "--note", "at night")
     assert paused.exit_code == 0, paused.output
-    found = wishes.pause_of(cluster.storage, cluster.log.id)
+    found = operator_requests.pause_of(cluster.storage, cluster.log.id)
     assert found is not None
-    assert (found.note, found.by) == ("at night", wishes.operator())
+    assert (found.note, found.by) == ("at night", operator_requests.operator())
     assert "holdfast group resume --app scores" in paused.output
     assert run(cluster, "resume").output == "scores goes on.\n"
-    assert wishes.pause_of(cluster.storage, cluster.log.id) is None
+    assert operator_requests.pause_of(cluster.storage, cluster.log.id) is None
     assert run(cluster, "resume").output == "scores wasn't paused.\n"

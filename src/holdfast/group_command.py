@@ -196,7 +196,7 @@ class GroupReader:
         return replace(found, paused=self._pause()), self._watch.is_alive(members)
 
     def _pause(self) -> str | None:
-        from holdfast.log.wishes import pause_of
+        from holdfast.log.operator_requests import pause_of
 
         try:
             found = pause_of(self._log.storage, self._log.id)

@@ -45,25 +45,25 @@ def pause(
     note: Note = "",
 ) -> None:
     """Have an app start no batch any more. The one under way finishes, and queries go on."""
-    from holdfast.log import wishes
+    from holdfast.log import operator_requests
 
     opened, _ = Target(app, log, file).with_outer(context).opened()
-    wish, before = wishes.pause(opened.storage, opened.id, note)
+    request, before = operator_requests.pause(opened.storage, opened.id, note)
     if before is not None:
         typer.echo(f"{opened.app.id} was paused already {before}.")
-    if wish is not before:
-        typer.echo(f"{opened.app.id} is paused {wish}. Its driver follows within a second, also after a restart.")
+    if request is not before:
+        typer.echo(f"{opened.app.id} is paused {request}. Its driver follows within a second, also after a restart.")
     typer.echo(f"To go on: holdfast group resume --app {opened.app.id} --log {opened.storage.place}")
 
 
 @group.command("resume")
 def resume(context: typer.Context, app: AppOption = None, log: LogOption = None, file: FileOption = None) -> None:
     """Have a paused app go on where it was."""
-    from holdfast.log import names, wishes
+    from holdfast.log import names, operator_requests
 
     opened, _ = Target(app, log, file).with_outer(context).opened()
     was = opened.storage.exists(names.PAUSE)
-    wishes.withdraw(opened.storage, names.PAUSE)
+    operator_requests.withdraw(opened.storage, names.PAUSE)
     typer.echo(f"{opened.app.id} goes on." if was else f"{opened.app.id} wasn't paused.")
 
 
@@ -79,16 +79,16 @@ def drain(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Don't wait until it hosts no task.")] = False,
 ) -> None:
     """Hand the tasks of an instance over to others. It goes on running, and gets no new ones."""
-    from holdfast.log import names, wishes
+    from holdfast.log import names, operator_requests
 
     opened, _ = Target(app, log, file).with_outer(context).opened()
     if undo:
         _check_known(opened, id)
-        wishes.withdraw(opened.storage, names.drain(id))
+        operator_requests.withdraw(opened.storage, names.drain(id))
         typer.echo(f"{id} may host tasks again.")
         return
     _check_known(opened, id)
-    wishes.ask(opened.storage, names.drain(id), opened.id, note)
+    operator_requests.ask(opened.storage, names.drain(id), opened.id, note)
     again = f"holdfast group drain {id} --undo --app {opened.app.id} --log {opened.storage.place}"
     if no_wait:
         typer.echo(f"{id} hands its tasks over. To have it host tasks again: {again}")

@@ -10,9 +10,9 @@ import threading
 
 from holdfast.ending import Ending
 from holdfast.errors import HoldfastError
-from holdfast.log import names, wishes
+from holdfast.log import names, operator_requests
 from holdfast.log.objects import Storage
-from holdfast.log.wishes import Wish
+from holdfast.log.operator_requests import OperatorRequest
 from holdfast.states import AppState, StateMachine
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Pausing:
         self._states = states
         self._ending = ending
         self._looking = threading.Lock()
-        self._pause: Wish | None = None
+        self._pause: OperatorRequest | None = None
         self._problem: str | None = None
 
     @property
@@ -54,9 +54,9 @@ class Pausing:
                 self._states.try_move(AppState.RUNNING)
             return found is not None
 
-    def _read(self) -> Wish | None:
+    def _read(self) -> OperatorRequest | None:
         try:
-            found = wishes.pause_of(self._storage, self._log)
+            found = operator_requests.pause_of(self._storage, self._log)
         except HoldfastError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
@@ -77,9 +77,9 @@ class Pausing:
             self.look()
 
     def pause(self, note: str = "") -> None:
-        wishes.pause(self._storage, self._log, note)
+        operator_requests.pause(self._storage, self._log, note)
         self.look()
 
     def resume(self) -> None:
-        wishes.withdraw(self._storage, names.PAUSE)
+        operator_requests.withdraw(self._storage, names.PAUSE)
         self.look()

@@ -104,7 +104,7 @@ def replay(group: Group, history: list[Event]) -> None:
 
 
 def limit(group: Group) -> int:
-    """Each replica moves once or is restored anew, a few at a time; and a few rounds for roles and drops."""
+    """Each replica moves once or is restored again, a few at a time; and a few rounds for roles and drops."""
     replicas = len(group.tasks) * (1 + group.rules.standbys)
     slowest = max(machine.slow for machine in group.machines.values())
     return 10 + (slowest * RESTORE_ROUNDS + 3) * (2 * replicas // group.rules.warmups + 2)

@@ -10,7 +10,7 @@ from holdfast.group.candidates import Assigned, Candidate, Presence, Wanted
 from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.group.generations import Generation, Place, Rules
 from holdfast.group.judge import Judge
-from holdfast.log import names, wishes
+from holdfast.log import names, operator_requests
 from holdfast.log.objects import Storage
 from holdfast.words import TaskId, Version
 from tests.group.making import LOG, Hosted, member, new_storage, put
@@ -146,16 +146,16 @@ def test_a_member_that_an_operator_drains_counts_as_one_that_leaves() -> None:
     group = Group("a", "b")
     group.second("a", "b")
     assert presences(group) == {"a": Presence.HERE, "b": Presence.HERE}
-    wishes.ask(group.storage, names.drain("a"), LOG, "its disk is replaced")
+    operator_requests.ask(group.storage, names.drain("a"), LOG, "its disk is replaced")
     assert presences(group) == {"a": Presence.LEAVING, "b": Presence.HERE}
-    wishes.withdraw(group.storage, names.drain("a"))
+    operator_requests.withdraw(group.storage, names.drain("a"))
     assert presences(group) == {"a": Presence.HERE, "b": Presence.HERE}
 
 
 def test_a_drain_of_an_unknown_member_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     group = Group("a", "b")
     group.second("a", "b")
-    wishes.ask(group.storage, names.drain("c"), LOG)
+    operator_requests.ask(group.storage, names.drain("c"), LOG)
     assert presences(group) == {"a": Presence.HERE, "b": Presence.HERE}
     assert caplog.text == ""
 

@@ -9,7 +9,7 @@ from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.group.generations import Rules
 from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, MemberState
-from holdfast.log import names, wishes
+from holdfast.log import names, operator_requests
 from holdfast.log.storage import open_storage
 from holdfast.words import Version
 from tests.group.model import tasks_of
@@ -107,6 +107,6 @@ def test_one_that_leaves_is_told_from_one_that_is_drained() -> None:
     group.beat({"a": 1, "b": 1}, leaving="a")
     assert group.reason().startswith("a leaves: 1 task has another active replica")
     drained = settled("memory://reasons-drained", "a", "b")
-    wishes.ask(drained.storage, names.drain("b"), LOG, "its disk is replaced")
+    operator_requests.ask(drained.storage, names.drain("b"), LOG, "its disk is replaced")
     drained.beat({"a": 1, "b": 1})
     assert drained.reason().startswith("b is drained: 1 task has another active replica")

@@ -12,7 +12,7 @@ from holdfast.group.members import Members, MemberState
 from holdfast.group.signing import NotSigned, is_signed, keys_of, signed, signing
 from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import Credentials
-from holdfast.log import documents, names, wishes
+from holdfast.log import documents, names, operator_requests
 from holdfast.log.objects import Storage
 from holdfast.log.storage import open_storage
 from holdfast.settings.security import SecuritySettings
@@ -115,7 +115,7 @@ def test_no_beginning_of_an_object_is_signed(length: int) -> None:
 def test_what_an_operator_asks_needs_no_signature() -> None:
     group, plain = grouped("a", "b")
     driver = group.driver()
-    wishes.ask(plain, names.drain("b"), LOG)
+    operator_requests.ask(plain, names.drain("b"), LOG)
     for _ in range(8):
         group.round(driver=driver)
     assert not newest(group).hosted_by("b")

@@ -9,7 +9,7 @@ from holdfast.group import generations
 from holdfast.group.driver_steps import DriverSteps
 from holdfast.group.generations import Generation, Generations, Rules
 from holdfast.group.members import Members, MemberState
-from holdfast.log import documents, names, wishes
+from holdfast.log import documents, names, operator_requests
 from holdfast.words import Version
 from tests.group.making import LOG, member, new_storage, put
 from tests.group.stepping import INTERVAL, TASKS, TIMEOUT, Group, needs, newest, settled
@@ -169,7 +169,7 @@ def test_a_member_that_left_for_good_is_replaced_when_its_session_has_ended(stan
 def test_all_replicas_of_a_drained_member_move_also_if_another_one_is_restarted(returns: bool) -> None:
     """As long as that one may be back with its replicas, those of the drained member are kept: they can be read."""
     group, driver = settled("a", "b", "c", "d", standbys=1)
-    wishes.ask(group.storage, names.drain("b"), LOG)
+    operator_requests.ask(group.storage, names.drain("b"), LOG)
     stopped(group, driver, "a")
     assert all({*place.members} - {"a"} > {place.active} for place in newest(group).tasks.values())
     if returns:
@@ -195,7 +195,7 @@ def test_members_that_leave_together_wait_for_nobody(with_driver: bool) -> None:
 
 def test_a_member_that_is_drained_by_an_operator_is_not_waited_for() -> None:
     group, driver = settled("a", "b")
-    wishes.ask(group.storage, names.drain("b"), LOG)
+    operator_requests.ask(group.storage, names.drain("b"), LOG)
     group.members["a"].start_leaving()
     group.round(driver=driver)
     assert group.members["a"].has_handed_over()

@@ -21,7 +21,7 @@ def after(clock: EventClock, previous: Commit | None, wall: int, seen: Mapping[s
 
 def test_it_is_the_largest_time_and_never_goes_back() -> None:
     first = after(ONE, None, 1, {"games": 70})
-    assert (first.clocks.event, first.clocks.sources, first.clocks.heard) == (70, {"games": 70}, {})
+    assert (first.clocks.event, first.clocks.sources, first.clocks.last_records) == (70, {"games": 70}, {})
     assert after(ONE, first, 2, {"games": 60}).clocks.event == 70
     assert after(ONE, first, 1_000, {}).clocks.event == 70, "a single source that is idle changes nothing"
 

@@ -45,6 +45,6 @@ def nothing_is_caught_up() -> Patches:
 
 def old_heartbeats_are_behind() -> Patches:
     def forgets(self: Coordinator, newest: Version) -> None:
-        self._heard = dict.fromkeys(self.members, ((0, "", 0), None))
+        self._heartbeats = dict.fromkeys(self.members, ((0, "", 0), None))
 
-    return [(Coordinator, "_hear", forgets)]
+    return [(Coordinator, "_note_heartbeats", forgets)]

@@ -12,7 +12,7 @@ from holdfast.group.generations import Address, Generation, Place
 from holdfast.group.members import Hosted, Member
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log import documents, names
-from holdfast.log.wishes import Wish
+from holdfast.log.operator_requests import OperatorRequest
 from tests.simulation.driver import DriverProcess
 from tests.simulation.instance import Instance
 from tests.simulation.processes import Process
@@ -231,7 +231,7 @@ class Chaos:
             world.objects.lose(names.drain(id))
         else:
             world.strikes("drain", f"{id} is drained")
-            world.objects.forge(names.drain(id), documents.encode(Wish(log="", by="operator")))
+            world.objects.forge(names.drain(id), documents.encode(OperatorRequest(log="", by="operator")))
 
     def end_drains(self) -> None:
         """Someone has to stay: at most one member is drained for good."""

@@ -54,7 +54,7 @@ def batch_of(changes: list[Change], second: int) -> tuple[dict[str, list[dict[st
 
 
 class Oracle:
-    """Both tables as dictionaries, joined anew after each version."""
+    """Both tables as dictionaries, joined again after each version."""
 
     def __init__(self) -> None:
         self.orders: dict[int, dict[str, Any]] = {}

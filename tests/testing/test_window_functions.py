@@ -52,7 +52,7 @@ def letters_app(**options: Any) -> hf.App:
 
 
 class Oracle:
-    """Sliding windows by their definition: each open window anew, from all records that were not late."""
+    """Sliding windows by their definition: each open window recomputed from all records that were not late."""
 
     def __init__(self) -> None:
         self.windows = hf.sliding(f"{SIZE}ms", grace=f"{GRACE}ms")

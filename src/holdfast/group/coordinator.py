@@ -84,7 +84,7 @@ class Coordinator:
         self._forget_after = forget_after
         self._newest: tuple[Version | None, Version | None] = None, None
         """The newest version at the last proposal but one, and at the last one."""
-        self._heard: dict[str, tuple[tuple[int, str, int], Version | None]] = {}
+        self._heartbeats: dict[str, tuple[tuple[int, str, int], Version | None]] = {}
         """By member, which heartbeat was the last one, and a version that was there when it was written."""
         self._unbelieved: dict[str, str] = {}
         """Members that were warned about, and their processes."""
@@ -106,7 +106,7 @@ class Coordinator:
 
     def propose(self, needs: Needs) -> Generation | None:
         """The generation in effect after the last look, which may be a new one of this coordinator."""
-        self._hear(needs.newest)
+        self._note_heartbeats(needs.newest)
         before = self.generations.follow()
         if self._newest_hosted(before) > _number(before):
             before = self.generations.look_again()
@@ -116,19 +116,19 @@ class Coordinator:
             self.generations.propose(after)
         return self.generations.newest
 
-    def _hear(self, newest: Version) -> None:
+    def _note_heartbeats(self, newest: Version) -> None:
         """Takes note of what each heartbeat can know: it was written after the look before the one that has seen it.
 
         Many versions may be made until the next heartbeat. A replica that is as good as the others must not seem to be
         behind because its heartbeat is older than theirs.
         """
-        heard, (early, late) = self._heard, self._newest
+        heartbeats, (early, late) = self._heartbeats, self._newest
         known = late if early is None else early
-        self._heard = {}
+        self._heartbeats = {}
         for id, member in self.members.items():
             identity = member.incarnation, member.process, member.beat
-            before = heard.get(id)
-            self._heard[id] = before if before is not None and before[0] == identity else (identity, known)
+            before = heartbeats.get(id)
+            self._heartbeats[id] = before if before is not None and before[0] == identity else (identity, known)
         self._newest = late, newest
 
     def _skip_lost(self, newest: Generation | None) -> bool:
@@ -222,7 +222,7 @@ class Coordinator:
             for task, hosted in member.tasks.items()
             if newest == NOTHING or self._can_be(member, task, hosted.version, newest)
         }
-        at = None if presence is Presence.AWAY else self._heard[member.id][1]
+        at = None if presence is Presence.AWAY else self._heartbeats[member.id][1]
         return Candidate(id=member.id, presence=presence, tags=member.tags, replicas=replicas, newest=at)
 
     def _can_be(self, member: Member, task: str, version: int, newest: Version) -> bool:

@@ -215,7 +215,7 @@ def _not_chosen(old: InEffect, store: str, rules: ChangeRules) -> list[str]:
 
 
 def _moved(old: AppSpec, new: AppSpec, started_over: Collection[str]) -> list[str]:
-    """Stores that the code has together and the log apart, or the other way round."""
+    """Stores that are in one sub-topology in the code and in several in the log, or the other way round."""
     of_store = {store: each.number for each in old.subtopologies for store in each.stores if store not in started_over}
     found, homes = [], dict[int, str]()
     for each in new.subtopologies:

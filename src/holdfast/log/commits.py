@@ -28,7 +28,7 @@ class Clocks(msgspec.Struct, frozen=True, omit_defaults=True):
     wall: int
     event: int | None
     sources: dict[str, int]
-    heard: dict[str, int] = {}
+    last_records: dict[str, int] = {}
     """In an app with several sources: the wall clock of the last version in which each had records."""
 
 

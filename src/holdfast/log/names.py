@@ -169,7 +169,7 @@ def generation(number: int) -> str:
 
 
 def is_of_group(name: str) -> bool:
-    """Whether this is an object that the processes of a group write for each other; an operator's wish isn't one.
+    """Whether this is an object that the processes of a group write for each other; an operator's request isn't one.
 
     >>> is_of_group(member("game-0")), is_of_group(generation(3)), is_of_group(drain("game-0")), is_of_group(LOG)
     (True, True, False, False)

@@ -5,7 +5,7 @@ notified afterwards. One lock covers all steps. Sinks write in a thread of their
 them, so they are never more than one version behind.
 
 A commit that was under way when this driver took over may take the version that this one computes. Then it is the
-newest version, and the batch is decided anew: it is that version, or it becomes the next one.
+newest version, and the batch is decided again: it is that version, or it becomes the next one.
 """
 
 import logging

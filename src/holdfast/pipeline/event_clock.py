@@ -5,8 +5,9 @@
 
 Each source has a clock of its own, the largest event time accepted from it. A source that has had no record yet holds
 the app's clock where it is, until it is idle too. Idleness is measured by the wall clock of the commits, so it is the
-same for every reader of the log. After a start every source has that long to be heard, since what it had while the app
-was down comes with one of the next batches. No clock goes back: records of a source that was idle may be late.
+same for every reader of the log. After a start every source has that long to send a record, since records that arrived
+while the app was down come with one of the next batches. No clock goes back: records of a source that was idle may be
+late.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,7 +24,7 @@ class EventClock:
     sources: Collection[str]
     idle_after_millis: int
     since: int = 0
-    """When this driver started, by the wall clock. While no driver ran, no source could be heard."""
+    """When this driver started, by the wall clock. While no driver ran, no record was read."""
 
     def next(
         self, previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]], records: Mapping[str, int]
@@ -37,36 +38,36 @@ class EventClock:
         for times in seen:
             for source, time in times.items():
                 clocks[source] = max(clocks.get(source, time), time)
-        heard = {name: wall if records.get(name) else before.heard.get(name, wall) for name in self.sources}
-        event = self._slowest(clocks, heard, wall)
+        last = {name: wall if records.get(name) else before.last_records.get(name, wall) for name in self.sources}
+        event = self._slowest(clocks, last, wall)
         if before.event is not None:
             event = before.event if event is None else max(event, before.event)
         several = len(self.sources) > 1
-        return Clocks(wall=wall, event=event, sources=clocks, heard=heard if several else {})
+        return Clocks(wall=wall, event=event, sources=clocks, last_records=last if several else {})
 
     def moves_at(self, newest: Clocks) -> Millis | None:
         """When the app's clock moves although no record arrives, because a source becomes idle."""
-        times = sorted({max(time, self.since) + self.idle_after_millis + 1 for time in newest.heard.values()})
+        times = sorted({max(time, self.since) + self.idle_after_millis + 1 for time in newest.last_records.values()})
         later = (time for time in times if time > newest.wall)
         behind = -(2**63) if newest.event is None else newest.event
         for time in later:
-            slowest = self._slowest(newest.sources, newest.heard, time)
+            slowest = self._slowest(newest.sources, newest.last_records, time)
             if slowest is not None and slowest > behind:
                 return Millis(time)
         return None
 
-    def _slowest(self, clocks: Mapping[str, int], heard: Mapping[str, int], wall: int) -> int | None:
+    def _slowest(self, clocks: Mapping[str, int], last: Mapping[str, int], wall: int) -> int | None:
         """None if no source has a clock yet, or if one that isn't idle has none.
 
-        If every source is idle, those count that were heard last: whether they became idle just before this version or
+        If every source is idle, those count that had records last: whether they became idle just before this version or
         right after it is chance.
         """
         several = len(self.sources) > 1
         waits_from = wall - self.idle_after_millis
-        active = [name for name in self.sources if not several or max(heard.get(name, wall), self.since) >= waits_from]
+        active = [name for name in self.sources if not several or max(last.get(name, wall), self.since) >= waits_from]
         if not active:
             known = [name for name in self.sources if name in clocks]
-            active = [name for name in known if heard[name] == max(heard[each] for each in known)]
+            active = [name for name in known if last[name] == max(last[each] for each in known)]
         if not active or any(name not in clocks for name in active):
             return None
         return min(clocks[name] for name in active)

@@ -82,7 +82,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class SlidingMerger:
-    """Makes the windows of one task anew. A reducer named `time` keeps the latest event time of rows."""
+    """Recomputes the windows of one task. A reducer named `time` keeps the latest event time of rows."""
 
     spec: StoreSpec
     windows: SlidingWindows

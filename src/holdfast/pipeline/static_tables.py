@@ -4,8 +4,8 @@
                             │
                             └── failed, or another driver's commit took its number: read again, for the next version
 
-Until this driver has committed, every version that it computes reads the tables anew, so what counts is what was sealed
-in the version that exists.
+Until this driver has committed, every version that it computes reads the tables again, so the rows that count are those
+sealed in the version that exists.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -92,8 +92,8 @@ def _freeze_once() -> None:
 def _start_once() -> None:
     """Lets numpy and Arrow reuse the memory of the worker's last task.
 
-    Otherwise each task gets its columns from the system anew, 9,000 page faults per 250,000 records: a seventh of its
-    processor time, and more where many processes do so at once.
+    Otherwise each task gets memory for its columns from the system again, 9,000 page faults per 250,000 records: a
+    seventh of its processor time, and more where many processes do so at once.
     """
     faults.load_from_environment("worker")
     give_back_freed_memory()

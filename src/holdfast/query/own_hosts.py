@@ -3,7 +3,7 @@
 A page can have its own name lead to 127.0.0.1 (DNS rebinding). The browser then takes REST for the page's own origin
 and lets it read every store. Such a request has the page's name as its `Host`. So where clients don't authenticate, a
 request may name only an address, `localhost`, the host that REST listens on, and those of `rest.allowed_hosts`. All
-addresses are fine, as a name is what a page needs for it. Programs without a `Host` (HTTP/1.0) are no browsers.
+addresses are fine, as a name is what a page needs for it. Programs without a `Host` (HTTP/1.0) aren't browsers.
 
 A page of another origin can't read an answer, but it can send a POST, whose `Origin` is then that of the page: one that
 is neither the request's own host nor allowed is refused.

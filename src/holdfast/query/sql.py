@@ -94,7 +94,7 @@ class StoresAtVersion:
 
     def rows(self, scan: StoreScan) -> Generator[pa.RecordBatch, None, None]:
         if not self.visible([scan.table]):
-            raise SqlRefused(f"The statement reads {scan.table!r}, which is no table of this request.")
+            raise SqlRefused(f"The statement reads {scan.table!r}, which isn't a table of this request.")
         table = self.columns.table(scan.table)
         names = list(dict.fromkeys([*scan.columns, *(each.column for each in scan.conditions)]))
         ranges, times = key_ranges(table, scan.conditions), times_of(table, scan.conditions)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import FieldType
 from holdfast.stores.kinds.base import KeyedOptions
-from holdfast.stores.kinds.containers import Limits
+from holdfast.stores.kinds.containers import EntryLimits
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.stores.options import check_options
 from holdfast.topology.derived import derive
@@ -88,7 +88,7 @@ class ReducedTable(Named):
         return self
 
 
-class ReducedOptions(KeyedOptions, Limits, total=False):
+class ReducedOptions(KeyedOptions, EntryLimits, total=False):
     """The options of the store of a function's values."""
 
 

@@ -34,7 +34,7 @@ UNSET = object()
 """A default that wasn't given, where None could be one."""
 
 
-class Limits(TypedDict, total=False):
+class EntryLimits(TypedDict, total=False):
     """How long a key-value store keeps its entries, and how many."""
 
     ttl: Length | None
@@ -43,7 +43,7 @@ class Limits(TypedDict, total=False):
     refresh_on_read: bool
 
 
-class KeyValueOptions(Options, Limits, total=False):
+class KeyValueOptions(Options, EntryLimits, total=False):
     """The options of a key-value store."""
 
 

@@ -1,6 +1,6 @@
 """What operators ask of an app: a pause of all of it, or a drain of one instance. Each is an object in the log.
 
-The object is there as long as the wish holds, also while nothing runs. It says who asked, and why, for people.
+The object is there until the request is withdrawn, also while nothing runs. It says who asked, and why, for people.
 """
 
 import getpass
@@ -18,7 +18,7 @@ LARGEST = 64 << 10
 """The bytes of such an object that are read at most."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Who asked for something, and why."""
 
     format: int = msgspec.field(default_factory=lambda: FORMAT)
@@ -28,7 +28,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """
-        >>> str(Wish(log="l", by="ann on host", note="the disk is replaced"))
+        >>> str(OperatorRequest(log="l", by="ann on host", note="the disk is replaced"))
         'by ann on host: the disk is replaced'
         """
         return f"by {self.by}: {self.note}" if self.note else f"by {self.by}"
@@ -43,13 +43,13 @@ def operator() -> str:
     return f"{user} on {socket.gethostname()}"
 
 
-def ask(storage: Storage, name: str, log: str, note: str = "") -> Wish:
-    wish = Wish(log=log, by=operator(), note=note)
-    storage.replace(name, documents.encode(wish))
-    return wish
+def ask(storage: Storage, name: str, log: str, note: str = "") -> OperatorRequest:
+    request = OperatorRequest(log=log, by=operator(), note=note)
+    storage.replace(name, documents.encode(request))
+    return request
 
 
-def pause(storage: Storage, log: str, note: str = "") -> tuple[Wish, Wish | None]:
+def pause(storage: Storage, log: str, note: str = "") -> tuple[OperatorRequest, OperatorRequest | None]:
     """Pauses the app. Returns the pause and, if there was one, the one before, which stays if there is no new note."""
     try:
         before = pause_of(storage, log)
@@ -64,20 +64,20 @@ def withdraw(storage: Storage, name: str) -> None:
     storage.delete([name])
 
 
-def read(storage: Storage, name: str, log: str) -> Wish | None:
-    """The wish under a name; None if nobody has it. Raises DamagedObject for one that can't be believed."""
+def read(storage: Storage, name: str, log: str) -> OperatorRequest | None:
+    """The request under a name; None if there is none. Raises DamagedObject for one that can't be read."""
     try:
         data = storage.get_range(name, 0, LARGEST + 1)
     except ObjectMissing:
         return None
     if len(data) > LARGEST:
         raise documents.damaged(name, storage.place, f"it has more than {LARGEST} bytes")
-    wish = documents.decode(data, Wish, name=name, place=storage.place, known=FORMAT)
-    if wish.log != log:
-        raise documents.damaged(name, storage.place, f"it belongs to the log {wish.log}, and this is the log {log}")
-    return wish
+    request = documents.decode(data, OperatorRequest, name=name, place=storage.place, known=FORMAT)
+    if request.log != log:
+        raise documents.damaged(name, storage.place, f"it belongs to the log {request.log}, and this is the log {log}")
+    return request
 
 
-def pause_of(storage: Storage, log: str) -> Wish | None:
+def pause_of(storage: Storage, log: str) -> OperatorRequest | None:
     """The pause of the app; None while it may run."""
     return read(storage, names.PAUSE, log)
