@@ -174,3 +174,21 @@ def test_a_member_that_coordinates_goes_by_the_rules_of_the_driver() -> None:
         found = group.second("a")
     assert found is not None and found.proposer == "a" and members_of(found) == ["a"]
     assert found.rules == made.rules
+
+
+def test_a_late_heartbeat_of_a_former_process_is_not_believed() -> None:
+    group = Group("a")
+    group.second("a")
+    put(group.storage, member("a", 1, incarnation=2, address="grpc://new:1"))
+    found = group.second()
+    assert found is not None
+    assert found.members["a"].flight == "grpc://new:1"
+    for _ in range(3):  # its session, in which the process that was started last is silent
+        found = group.second("a")
+        assert found is not None
+        assert (found.members["a"].incarnation, found.members["a"].flight) == (2, "grpc://new:1")
+        assert group.coordinator.judge.silent_for("a", group.now) > 0
+    for _ in range(3):
+        found = group.second("a")
+    assert found is not None
+    assert found.members["a"].incarnation == 1, "nobody else has the id"

@@ -98,8 +98,10 @@ class Coordinator:
         """Looks at all members. `pace` is the time between two looks, if it is longer than the heartbeat interval."""
         found = dict(self._members.read())
         for id, member in self.members.items():
-            # A heartbeat that someone deleted says nothing: the member is silent until its session ends.
-            if id not in found and self.judge.standing(id) is not Standing.GONE:
+            # A heartbeat that someone deleted, or that a former process of the id wrote over, says nothing: the member
+            # is silent until its session ends.
+            outdated = id not in found or found[id].incarnation < member.incarnation
+            if outdated and self.judge.standing(id) is not Standing.GONE:
                 found[id] = member
         self.members = found
         self.judge.look(now, self.members, pace)
