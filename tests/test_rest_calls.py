@@ -1,6 +1,7 @@
 """Calls of REST from outside: whom they ask, and that instances that are busy are asked again."""
 
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,7 +15,15 @@ from holdfast.group import members
 from holdfast.query.rest import create_app
 from holdfast.query.server import serve
 from holdfast.query.task_reader import NotReady
-from holdfast.rest_calls import NoInstanceAnswers, NoInstances, RestRefused, answered, rest_addresses
+from holdfast.rest_calls import (
+    _LIVE_SECONDS,
+    NoInstanceAnswers,
+    NoInstances,
+    RestRefused,
+    Silent,
+    answered,
+    rest_addresses,
+)
 from tests.client.conftest import GAME
 from tests.instance.processes import until
 from tests.query.fake_tasks import NUMBERS, STATE, World
@@ -112,8 +121,31 @@ def test_the_token_is_not_sent_to_where_an_answer_redirects() -> None:
     with slow.served() as server:
         kind = type("OfThisTest", (Redirects,), {"to": f"{server.url}/v1/stores"})
         with HTTPServer(("127.0.0.1", 0), kind) as redirecting, ThreadPoolExecutor(1) as threads:
-            threads.submit(redirecting.handle_request)
+            threads.submit(redirecting.serve_forever)
             address = f"http://127.0.0.1:{redirecting.server_port}"
-            with pytest.raises(RestRefused, match="302"):
-                with answered([address], "/v1/stores", {"authorization": "Bearer secret"}):
-                    pass
+            try:
+                with pytest.raises(RestRefused, match="302"):
+                    with answered([address], "/v1/stores", {"authorization": "Bearer secret"}):
+                        pass
+            finally:
+                redirecting.shutdown()
+
+
+def test_an_instance_that_hangs_costs_seconds_once_and_is_asked_last_then() -> None:
+    world, silent = World(), Silent()
+    with (
+        serve(create_app(world.reader, lambda: STATE), port=0) as server,
+        socket.create_server(("127.0.0.1", 0)) as mute,  # it accepts connections, and says nothing
+    ):
+        hanging = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        took = []
+        for _ in range(3):
+            began = time.monotonic()
+            with answered([hanging, server.url], "/v1/stores", silent=silent) as answer:
+                assert b"numbers" in answer.read()
+            took.append(time.monotonic() - began)
+        assert _LIVE_SECONDS <= took[0] < 20
+        assert max(took[1:]) < _LIVE_SECONDS
+        with pytest.raises(NoInstanceAnswers, match="timed out"):
+            with answered([hanging], "/v1/stores", silent=silent):
+                pass

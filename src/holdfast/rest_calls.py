@@ -3,6 +3,10 @@
 Used by the Spark data source; other callers have `hf.Client`. Addresses come from the heartbeats in the app's log, or
 from the user, and are asked in this order each time: a version is held by the replicas that the asked instance reads,
 so it finds the version at once where another one has to ask its peers.
+
+An answer may take a minute. A process that hangs accepts connections and says nothing, and nobody should wait a minute
+for it: each instance is first asked whether it lives, which takes it a few milliseconds. One that doesn't say so within
+seconds is asked last for a while, by all calls of this process.
 """
 
 import http.client
@@ -24,10 +28,15 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.members import Members, MemberState
 from holdfast.log.log import Log
+from holdfast.query.listening import LIVE
 from holdfast.retry import WarnedRarely, retrying
 from holdfast.settings.sections import RetrySettings
 
 _SECONDS = 60.0
+_LIVE_SECONDS = 3.0
+"""How long an instance may take to say that it lives. Its answers to other requests don't hold this one up."""
+_SILENT_SECONDS = 60.0
+"""For so long an instance that didn't say so is asked last."""
 _RETRY = RetrySettings(first="1s", longest="1s")
 """At most the Retry-After of instances."""
 _TOO_MANY = 429
@@ -36,6 +45,29 @@ _BUSY = frozenset({Overloaded.error, TimedOut.error, TooManyHolds.error})
 tasks, such as `restoring`: how long they last is not known, and Spark runs a task again that has failed."""
 
 _warned = WarnedRarely()
+
+
+class Silent:
+    """Instances that accepted a connection, or didn't refuse one, and said nothing; until when they are asked last."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def add(self, address: str, now: float) -> None:
+        self._until[address] = now + _SILENT_SECONDS
+
+    def last(self, addresses: Sequence[str], now: float) -> list[str]:
+        """The addresses in their order, those that were silent after the others.
+
+        >>> silent = Silent()
+        >>> silent.add("a", 0.0)
+        >>> silent.last("ab", 59.0), silent.last("ab", 60.0)
+        (['b', 'a'], ['a', 'b'])
+        """
+        return sorted(addresses, key=lambda address: self._until.get(address, now) > now)
+
+
+_silent = Silent()
 
 
 class NoInstances(HoldfastError):
@@ -109,6 +141,7 @@ def answered(
     method: str | None = None,
     tls: ssl.SSLContext | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    silent: Silent = _silent,
 ) -> Iterator[IO[bytes]]:
     """The answer of the first instance that gives one. If one can't be reached or isn't ready, the next is asked.
 
@@ -119,7 +152,12 @@ def answered(
 
     def ask() -> IO[bytes]:
         busy, failed = False, list[str]()
-        for address in addresses:
+        for address in silent.last(addresses, clock.monotonic()):
+            if (problem := _why_not_live(opener, address)) is not None:
+                failed.append(f"{address}: {problem}")
+                if isinstance(problem, TimeoutError):
+                    silent.add(address, clock.monotonic())
+                continue
             request = urllib.request.Request(address.rstrip("/") + path, None, dict(headers), method=method)
             try:
                 answer: IO[bytes] = opener.open(request, timeout=_SECONDS)
@@ -142,6 +180,19 @@ def answered(
     limit = timedelta(seconds=_SECONDS)
     with closing(retrying(ask, _RETRY, deadline=limit, clock=clock, may_pass=may_pass, warned=_warned)) as answer:
         yield answer
+
+
+def _why_not_live(opener: urllib.request.OpenerDirector, address: str) -> Exception | None:
+    """None if an instance answers at this address. It needs no token for this, so none is sent."""
+    try:
+        opener.open(address.rstrip("/") + LIVE, timeout=_LIVE_SECONDS).close()
+    except urllib.error.HTTPError as error:
+        error.close()  # whatever it says: the request itself says more
+    except urllib.error.URLError as error:
+        return error.reason if isinstance(error.reason, TimeoutError) else error
+    except (OSError, http.client.HTTPException) as error:
+        return error
+    return None
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
