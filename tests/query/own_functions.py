@@ -131,6 +131,8 @@ def wrong(stores: hf.StoreViews, what: str) -> Any:
             sys.exit("closed")
         case "interrupts":
             raise KeyboardInterrupt("stopped")
+        case "closes":
+            raise GeneratorExit("left")
         case "cancels":
             raise asyncio.CancelledError("given up")
         case "object":

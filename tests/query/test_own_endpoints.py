@@ -174,6 +174,7 @@ def test_a_part_may_have_any_characters(client: httpx2.Client) -> None:
         ("file", "FileNotFoundError: [Errno 2] No such file or directory: '/etc/holdfast/none'"),
         ("exits", "SystemExit: closed"),
         ("interrupts", "KeyboardInterrupt: stopped"),
+        ("closes", "GeneratorExit: left"),
         ("cancels", "CancelledError: given up"),
         ("object", "TypeError: Encoding objects of type object is unsupported"),
         ("half", "UnicodeEncodeError"),

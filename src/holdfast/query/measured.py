@@ -37,15 +37,15 @@ class MeasuredApp:
                 count(message["status"])
             await send(message)
 
+        status = 500  # which the server answers for an error
         try:
             await self._app(scope, receive, sending)
+            status = NO_ANSWER
         except asyncio.CancelledError:
-            count(NO_ANSWER)
+            status = NO_ANSWER
             raise
-        except Exception:
-            count(500)  # which the server answers
-            raise
-        count(NO_ANSWER)
+        finally:
+            count(status)
 
     def quick_answer(self, url: bytes, headers: Headers) -> bytes | None:
         return None if self._quick is None else self._quick.quick_answer(url, headers)

@@ -43,8 +43,6 @@ from holdfast.topology.endpoints import EndpointParameter, OwnEndpoint, parts_of
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
-_RAISED: Final = (*USER_ERRORS, KeyboardInterrupt, asyncio.CancelledError)
-"""What a function may raise. The last two would end the event loop, or a request without an answer."""
 _MOST: Final = 10_000
 """How many items of an iterator an endpoint may answer with."""
 _AS_THEY_ARE: Final = (bytes, bytearray, float)
@@ -169,7 +167,7 @@ class OwnEndpoints:
                 return opened.source, _rendered(endpoint.function(stores, **arguments))
             except (Problem, BadKey):
                 raise
-            except _RAISED as error:
+            except BaseException as error:  # SystemExit and others would end the event loop, or give no answer
                 if isinstance(error, HoldfastError) and error.category is not ErrorCategory.INVALID:
                     raise  # of the stores: they are being restored, say
                 what = f"The endpoint {endpoint.path}"
