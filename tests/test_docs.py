@@ -115,6 +115,29 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def test_contributing_has_every_part_in_the_order_in_which_they_import() -> None:
+    """A part is a module or a folder of the package; the order is the one that `lint-imports` checks."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("| part | what it is |\n|---|---|\n")[1].split("\n\n")[0]
+    rows = [[*re.findall(r"`(\w+)(?:\.py|/)`", row.split(" | ")[0])] for row in table.splitlines()]
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert rows == [sorted(re.findall(r"\w+", layer)) for layer in contract["layers"]]
+    assert sorted(part for row in rows for part in row) == sorted(parts_of(ROOT / "src/holdfast"))
+
+
+def test_the_tree_in_the_design_has_every_part() -> None:
+    tree = (ROOT / "docs/design.md").read_text().split("## Where code lives\n\n```\n")[1].split("\ntests/ ")[0]
+    named = {*re.findall(r"(?<![\w/])([a-z_]+(?:\.py|/))", tree.removeprefix("src/holdfast/"))}
+    package = ROOT / "src/holdfast"
+    folders = {f"{each.parent.name}/" for each in [*package.glob("*/*.py"), *package.glob("stores/*/*.py")]}
+    assert named == folders | {each.name for each in package.glob("*.py")} - {"__init__.py"}
+
+
+def parts_of(folder: Path) -> list[str]:
+    """Its modules and the folders that have some."""
+    modules = [each.stem for each in folder.glob("*.py") if each.name != "__init__.py"]
+    return modules + [each.name for each in folder.iterdir() if next(each.glob("*.py"), None) is not None]
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_links_to_headings_have_targets(path: Path) -> None:
     found = re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", path.read_text())
