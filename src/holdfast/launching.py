@@ -7,6 +7,7 @@ pipe. Its standard output is the app's standard error, so a user's modules may p
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import subprocess
@@ -16,12 +17,25 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import Interrupted
 from holdfast.instance.config import InstanceConfig, encode
 from holdfast.instances import InstanceFailed
 from holdfast.settings.model import Settings
 
+logger = logging.getLogger(__name__)
+
 _STANDARD_ERROR = 2
+_LOOK_MILLIS = 100
+_WARN_SECONDS = 15.0
+"""An instance that comes up takes a second or two, and up to ten while it waits for a former process of its id."""
+_LONGEST_SECONDS = 120.0
+
+
+_REASONS = (
+    "Its own messages are above. Check that the log answers, that modules of yours that it imports don't hang, and "
+    "that this machine isn't overloaded."
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ def config_of(app: str, id: str, settings: Settings) -> InstanceConfig:
 
 
 def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
-    """Starts a process and waits until it reports its addresses."""
+    """Starts a process and waits until it reports its addresses. One that doesn't in two minutes is killed."""
     reading, writing = os.pipe()
     with open(reading, "rb") as ready:
         try:
@@ -83,7 +97,24 @@ def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
             process.stdin.flush()
             readable = select.poll()  # unlike select(), it takes file descriptors above 1023
             readable.register(ready, select.POLLIN)
-            while not readable.poll(100):
+            began, warnings = SYSTEM_CLOCK.monotonic(), 0
+            while not readable.poll(_LOOK_MILLIS):
+                waited = SYSTEM_CLOCK.monotonic() - began
+                if waited >= _LONGEST_SECONDS:
+                    raise InstanceNotStarted(
+                        f"Instance {config.name} (process {process.pid}) had not come up after {waited:.0f} s, and was "
+                        f"killed. {_REASONS}"
+                    )
+                if waited >= (warnings + 1) * _WARN_SECONDS:
+                    warnings += 1
+                    logger.warning(
+                        "instance %s (process %d) hasn't come up in %.0f s, and is waited for until %.0f s. %s",
+                        config.name,
+                        process.pid,
+                        waited,
+                        _LONGEST_SECONDS,
+                        _REASONS,
+                    )
                 if stopped():
                     raise Interrupted("The app was stopped while an instance was being started.")
                 if process.poll() is not None:  # a child that it left behind may hold the pipe

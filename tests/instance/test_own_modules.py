@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import launching
 from holdfast.instances import InstanceFailed
 from holdfast.launching import launch
 from holdfast.stores.formats.types import Schema
@@ -107,3 +108,21 @@ def test_a_death_before_the_ready_line_is_noticed_although_a_child_holds_the_pip
     with pytest.raises(InstanceFailed, match="ended with code 7"):
         launch(config_of(AppLog(str(tmp_path / "log")), tmp_path), lambda: False)
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def test_an_instance_that_does_not_come_up_is_named_and_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(launching, "_WARN_SECONDS", 1.0)
+    monkeypatch.setattr(launching, "_LONGEST_SECONDS", 2.5)
+    put_module(tmp_path, monkeypatch, "import time\ntime.sleep(3600)\n", name="sitecustomize")
+    with pytest.raises(
+        InstanceFailed, match=r"Instance one \(process \d+\) had not come up after .* was killed"
+    ) as late:
+        launch(config_of(AppLog(str(tmp_path / "log")), tmp_path), lambda: False)
+    assert caplog.text.count("instance one (process") == 2
+    assert "hasn't come up in 1 s" in caplog.text
+    found = re.search(r"process (\d+)", str(late.value))
+    assert found is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(found[1]), 0)
