@@ -1,6 +1,10 @@
-"""Steady load on a cluster: records in, lookups out, both counted."""
+"""Steady load on a cluster: records in, lookups out, both counted.
+
+Load that ended unnoticed would let any test pass. So whoever stops a part of it gets the error that ended it before.
+"""
 
 import collections
+import http.client
 import json
 import random
 import threading
@@ -10,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +31,33 @@ def account(number: int) -> str:
     return f"account-{number:04d}"
 
 
+class Loop:
+    """Calls `step` every `pause` seconds on a thread. `stop` raises what ended it before."""
+
+    def __init__(self, name: str, step: Callable[[], None], pause: float) -> None:
+        self._step = step
+        self._pause = pause
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(self._pause):
+                self._step()
+        except BaseException as error:  # noqa: BLE001  raised where the loop is stopped
+            self._error = error
+
+
 @dataclass
 class Records:
     """Writes a file of records again and again, and knows what they add up to."""
@@ -39,8 +71,6 @@ class Records:
 
     def __post_init__(self) -> None:
         self._dice = random.Random(11)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
 
     def write_one(self) -> None:
         rows = [
@@ -54,15 +84,11 @@ class Records:
             self.total[str(row["account"])] += int(str(row["amount"]))
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop = Loop("records", self.write_one, self.pause)
+        self._loop.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self.pause):
-            self.write_one()
+        self._loop.stop()
 
 
 @dataclass
@@ -81,31 +107,28 @@ class Lookups:
 
     def __post_init__(self) -> None:
         self._dice = random.Random(12)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
         self._seen: dict[tuple[str, str], int] = {}
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop = Loop("lookups", self._ask_all, self.pause)
+        self._loop.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._loop.stop()
 
     def forget(self, address: str) -> None:
         """An instance that was started again doesn't know at which version it has answered before."""
         self._seen = {(of, key): found for (of, key), found in self._seen.items() if of != address}
 
-    def _run(self) -> None:
-        while not self._stop.wait(self.pause):
-            for address in self.addresses():
-                self._ask(address, account(self._dice.randrange(ACCOUNTS)))
+    def _ask_all(self) -> None:
+        for address in self.addresses():
+            self._ask(address, account(self._dice.randrange(ACCOUNTS)))
 
     def _ask(self, address: str, key: str) -> None:
         began = time.monotonic()
         try:
             found = count_of(address, key)
-        except (urllib.error.URLError, OSError) as error:
+        except (OSError, http.client.HTTPException) as error:
             if address in self.addresses():  # it wasn't taken down while it was asked
                 said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
                 self.failed.append(f"{address} {key} after {time.monotonic() - began:.1f} s: {error} {said}")
@@ -129,25 +152,20 @@ class Versions:
     longest_after: int = 0
     """The version after which it was."""
 
-    def __post_init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="versions", daemon=True)
-
     def start(self) -> None:
-        self._thread.start()
+        self._known, self._since = self.newest(), time.monotonic()
+        self._loop = Loop("versions", self._look, self.pause)
+        self._loop.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._loop.stop()
 
-    def _run(self) -> None:
-        known, since = self.newest(), time.monotonic()
-        while not self._stop.wait(self.pause):
-            found, now = self.newest(), time.monotonic()
-            if now - since > self.longest:
-                self.longest, self.longest_after = now - since, known
-            if found != known:
-                known, since = found, now
+    def _look(self) -> None:
+        found, now = self.newest(), time.monotonic()
+        if now - self._since > self.longest:
+            self.longest, self.longest_after = now - self._since, self._known
+        if found != self._known:
+            self._known, self._since = found, now
 
 
 @dataclass
@@ -168,33 +186,25 @@ class Clients:
 
     def __enter__(self) -> Self:
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self._running = [
-            threading.Thread(target=self._run, args=(random.Random(n),), name=f"client-{n}", daemon=True)
-            for n in range(self.threads)
+            Loop(f"client-{n}", partial(self._look_up, random.Random(n)), self.pause) for n in range(self.threads)
         ]
-        for thread in self._running:
-            thread.start()
+        for loop in self._running:
+            loop.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._running:
-            thread.join()
+        for loop in self._running:
+            loop.stop()
 
-    def _run(self, dice: random.Random) -> None:
-        while not self._stop.wait(self.pause):
-            order = dice.sample(self.addresses, len(self.addresses))
-            self._look_up(order, account(dice.randrange(ACCOUNTS)))
-
-    def _look_up(self, addresses: Sequence[str], key: str) -> None:
-        began = time.monotonic()
+    def _look_up(self, dice: random.Random) -> None:
+        key, began = account(dice.randrange(ACCOUNTS)), time.monotonic()
         refused, problem = 0, "every connection was refused"
-        for address in addresses:
+        for address in dice.sample(self.addresses, len(self.addresses)):
             try:
                 count_of(address, key)
                 problem = ""
-            except (urllib.error.URLError, OSError) as error:
+            except (OSError, http.client.HTTPException) as error:
                 if isinstance(getattr(error, "reason", error), ConnectionRefusedError):
                     refused += 1
                     continue

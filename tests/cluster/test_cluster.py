@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.skipif(s3.binary() is None, reason=s3.MISSING),
     pytest.mark.timeout(1500),
+    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
 
 LONGEST_SECONDS = 20.0
