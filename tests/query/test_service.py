@@ -163,6 +163,9 @@ def test_a_stopped_instance_makes_only_its_own_keys_unavailable(group: Group) ->
     assert statuses == {n: 200 if _is_here(group, n) else 503 for n in range(20)}
     assert set(statuses.values()) == {200, 503}
     assert group.get("/v1/stores/numbers/range").status_code == 503
+    task = group.rests[0].reader.find("numbers", (next(n for n in statuses if statuses[n] == 503),)).task
+    silent = f"No instance with a replica of task {task} answers; the instance's log says why."
+    assert group.get("/v1/stores/numbers/range", partial="true").json()["missing"][str(task)] == silent
     health = group.get("/health/stores")
     assert health.status_code == 503
     numbers = health.json()["stores"][1]

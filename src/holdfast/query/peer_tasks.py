@@ -26,6 +26,7 @@ from holdfast.query.task_reader import (
     ANY_REPLICA,
     KeyRead,
     MonotonicReads,
+    NoReplicaAnswers,
     NotFresh,
     ReadInterrupted,
     ReadNeeds,
@@ -225,7 +226,10 @@ class PeerTask:
                 if isinstance(error, InstanceUnavailable):
                     self._unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
                 failed.append(self._restoring(error) if isinstance(error, ReplicaRestoring) else error)
-        raise min(failed, key=lambda error: isinstance(error, InstanceUnavailable))
+        told = min(failed, key=lambda error: isinstance(error, InstanceUnavailable))
+        if isinstance(told, InstanceUnavailable):
+            raise NoReplicaAnswers(self._task, str(told)) from told
+        raise told
 
     def _restoring(self, error: ReplicaRestoring) -> Restoring:
         return Restoring(self._task, f" on instance {error.instance!r}", error.version, error.newest)

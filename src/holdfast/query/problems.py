@@ -27,7 +27,7 @@ from holdfast.query.cursor import BadCursor
 from holdfast.query.grants import visible
 from holdfast.query.keytext import BadKeyText
 from holdfast.query.store_specs import UnknownStore
-from holdfast.query.task_reader import NotFresh, NotHere, NotReady, Restoring, TooLarge, VersionGone
+from holdfast.query.task_reader import NoReplicaAnswers, NotFresh, NotHere, NotReady, Restoring, TooLarge, VersionGone
 from holdfast.query.value_columns import NotAsColumns
 from holdfast.query.wanted import NobodyWaits
 from holdfast.sql.errors import SqlBusy, SqlError, SqlMissing
@@ -118,7 +118,7 @@ def problem_of(error: Exception) -> Problem:
             what = (
                 "Ask again after the time in Retry-After, or ask another instance. /health/ready says when it is ready."
             )
-            fact = str(error) if isinstance(error, NotReady) else "This can't be read now; the instance's log says why."
+            fact = str(error) if isinstance(error, NotReady) else f"{_unread(error)}; the instance's log says why."
             return Problem(503, "not_ready", fact, what)
         case HoldfastError() if error.category is ErrorCategory.DATA:
             fact = "Stored data can't be read; the instance's log says which, and why."
@@ -135,6 +135,13 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.status_code, "bad_request", error.detail, "Change the request.")
     what = "This is a fault of Holdfast. Please report it with the instance's log, which has the details."
     return Problem(500, "internal", "The request failed inside the instance.", what)
+
+
+def _unread(error: HoldfastError) -> str:
+    """What can't be read, without the text of the error, which may name addresses."""
+    if isinstance(error, NoReplicaAnswers):
+        return f"No instance with a replica of task {error.task} answers"
+    return "This can't be read now"
 
 
 def _restoring(fact: str, version: int, newest: int | None) -> Problem:

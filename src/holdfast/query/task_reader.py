@@ -76,6 +76,14 @@ class TooLarge(HoldfastError):
     category = ErrorCategory.INVALID
 
 
+class NoReplicaAnswers(InstanceUnavailable):
+    """None of the instances with a replica of the task has answered; the message says what happened at one of them."""
+
+    def __init__(self, task: TaskId, message: str) -> None:
+        super().__init__(message)
+        self.task = task
+
+
 class ReadInterrupted(InstanceUnavailable):
     """An instance went away in the middle of a read of several steps. Another replica may be read from the start."""
 
