@@ -46,7 +46,7 @@ from holdfast.pausing import Pausing
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.due import due_of
 from holdfast.pipeline.event_clock import EventClock
-from holdfast.pipeline.offsets import Checkpoint
+from holdfast.pipeline.offsets import Checkpoint, CheckpointUnreadable
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCheckpoint, check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
@@ -268,14 +268,14 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
 def plan(app: Description) -> StartPlan:
     """What a start would change in the log, and why Spark's checkpoint would be refused. Changes nothing."""
-    storage = _storage(app)
+    storage, done = _storage(app), _checkpoint(app).last_done()
     planned = plan_start(storage, spec_of(app), rules_of(app.settings))
     chain = CommitChain(storage, planned.after.log)
     newest = None if planned.before is None else chain.newest()
     refusals = planned.refusals
     try:
-        _check_checkpoint(app, newest)
-    except (DamagedCheckpoint, MissingVersions, NewCheckpoint, SourceRemoved) as error:
+        _check_checkpoint(app, newest, done)
+    except (CheckpointUnreadable, DamagedCheckpoint, MissingVersions, NewCheckpoint, SourceRemoved) as error:
         refusals = (*refusals, str(error))
     return replace(planned, warnings=(*planned.warnings, *_notes(app, chain, newest)), refusals=refusals)
 
@@ -316,15 +316,15 @@ def _planned_again(app: Description, log: Log, before: Commit | None, newest: Co
 
 def _checked_newest(app: Description, log: Log) -> Commit | None:
     """The newest commit, if Spark's checkpoint belongs to it."""
+    done = _checkpoint(app).last_done()  # first: a driver that may be running commits before Spark does
     newest = log.newest()
-    _check_checkpoint(app, newest)
+    _check_checkpoint(app, newest, done)
     return newest
 
 
-def _check_checkpoint(app: Description, newest: Commit | None) -> None:
+def _check_checkpoint(app: Description, newest: Commit | None, done: int | None) -> None:
     checkpoint = _checkpoint(app)
     query = checkpoint.query_id()
-    done = newest is None and checkpoint.has_done_batches()
     check_checkpoint(newest, query, _restarts_sources(app), done, checkpoint.damaged())
     ordered(app.topology.used_sources, newest, query)
 

@@ -66,7 +66,11 @@ def test_a_log_without_sparks_last_batches_stops_the_app() -> None:
     with pytest.raises(MissingVersions, match="at batch 57 and the log has none"):
         History().decide(batch(57))
     with pytest.raises(MissingVersions, match="read the missing records again, remove Spark's checkpoint; or"):
-        check_checkpoint(None, "q", restart_sources=False, done=True)
+        check_checkpoint(None, "q", restart_sources=False, done=56)
+    with pytest.raises(MissingVersions, match="at batch 4 and the log ends with batch 2"):
+        check_checkpoint(commit(3, batch(2)), "q", restart_sources=False, done=4)
+    check_checkpoint(commit(3, batch(2)), "q", restart_sources=False, done=2)
+    check_checkpoint(commit(3, batch(2)), "q", restart_sources=True, done=4)
     assert History().decide(batch(57), restart_sources=True) == Compute(Version(1))
 
 

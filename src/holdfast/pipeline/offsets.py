@@ -65,9 +65,9 @@ class Checkpoint:
                 raise
             return False
 
-    def has_done_batches(self) -> bool:
-        """Whether Spark has marked any batch as done."""
-        return bool(self.numbers("commits"))
+    def last_done(self) -> int | None:
+        """The last batch that Spark has marked as done."""
+        return max(self.numbers("commits"), default=None)
 
     def batch(self, number: int) -> SparkBatch:
         """The batch that Spark is about to run."""

@@ -138,19 +138,21 @@ def check_checkpoint(
     newest: Commit | None,
     query: str | None,
     restart_sources: bool,
-    done: bool = False,
+    done: int | None = None,
     damaged: Sequence[str] = (),
 ) -> None:
     """Checks Spark's checkpoint at the start.
 
     Raises if it is missing or damaged, belongs to another log, or is ahead of this log.
 
-    `done`: whether the checkpoint has finished batches. `damaged`: the entries that Spark would need and can't read.
+    `done`: the last batch that the checkpoint has finished. `damaged`: the entries that Spark would need and can't
+    read.
     """
-    if (newest is None or newest.spark is None) and done and not restart_sources:
-        raise MissingVersions(missing(None, None))
-    if newest is not None and newest.spark is not None and newest.spark.query != query and not restart_sources:
+    spark = newest.spark if newest is not None else None
+    if newest is not None and spark is not None and spark.query != query and not restart_sources:
         raise NewCheckpoint(refusal(newest, query))
+    if done is not None and (spark is None or done > spark.batch) and not restart_sources:
+        raise MissingVersions(missing(None if spark is None else done, None if spark is None else spark.batch))
     if damaged:
         again = "remove the checkpoint: the log has no version yet" if newest is None else f"repair it with {REPAIR}"
         raise DamagedCheckpoint(
