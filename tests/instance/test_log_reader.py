@@ -9,12 +9,15 @@ import pytest
 
 from holdfast.clock import ManualClock
 from holdfast.errors import StorageUnavailable
+from holdfast.instance.events import Events
 from holdfast.instance.log_reader import LogReader
+from holdfast.instance.updater import ReplicaUpdater
 from holdfast.log import names
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.storage import open_storage
+from holdfast.settings.sections import RestoreSettings, RetrySettings
 from holdfast.words import Millis, Version
 from tests.log.making import Watched, app_spec, grow, store_spec
 
@@ -108,3 +111,23 @@ def test_only_a_look_that_worked_counts_as_one() -> None:
             grow(log, 1)
         look()
         assert source.looks.looked_at == began
+
+
+def test_what_it_costs_to_look_for_versions_is_what_the_docs_say() -> None:
+    """docs/operations.md has the requests of a day, at one look per second."""
+    log = Log.create_or_open(storage := open_storage("memory://cost-of-looks"), app_spec(store_spec()))
+    grow(log, 5)
+    source = LogReader(Log.open(watched := Watched(storage)))
+    updater = ReplicaUpdater(source, Events(), RestoreSettings(), RetrySettings(), pool=ThreadPoolExecutor(1))
+    updater.step(0.0)
+    watched.calls.clear()
+    for _ in range(100):
+        updater.step(0.0)
+    assert len(watched.calls) * 24 * 3600 / 100 == 112_320
+    assert {call for call, _ in watched.calls} <= {"get", "exists"}
+    for _ in range(10):
+        newest = grow(log, 1)
+        watched.calls.clear()
+        updater.committed(Version(newest.version))
+        updater.step(0.0)
+        assert watched.calls == [("get", names.commit(Version(newest.version)))]
