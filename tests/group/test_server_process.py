@@ -36,7 +36,7 @@ def said(listening: socket.socket, what: bytes) -> None:
         pass
 
 
-def test_the_watchdog_is_answered_while_it_waits_and_while_its_log_hangs(
+def test_the_watchdog_is_answered_while_an_instance_waits_for_its_app_and_while_it_serves(
     tmp_path: Path, systemd: socket.socket
 ) -> None:
     with Server(tmp_path, "a") as server:
@@ -48,6 +48,27 @@ def test_the_watchdog_is_answered_while_it_waits_and_while_its_log_hangs(
         server.terminate()
         said(systemd, b"STOPPING=1")
         assert server.wait()[0] == 0
+
+
+def test_the_watchdog_is_answered_while_the_storage_of_the_log_hangs(
+    tmp_path: Path, systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # it accepts connections, and says nothing
+        mute.settimeout(60)
+        endpoint = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        for name, value in {
+            "ENDPOINT": endpoint,
+            "ACCESS_KEY_ID": "a",
+            "SECRET_ACCESS_KEY": "b",
+            "REGION": "c",
+        }.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        with Server(tmp_path, "a", options=("--log", "s3://bucket/log")) as server:
+            asked, _ = mute.accept()
+            with asked:
+                for _ in range(3):
+                    said(systemd, b"WATCHDOG=1")
+                assert server.running and "waits for the storage" not in server.errors(), "its first request hangs"
 
 
 def test_an_assignor_that_cannot_be_imported_is_refused_at_the_start(tmp_path: Path) -> None:
