@@ -45,7 +45,7 @@ class _Opened:
             return b""
         try:
             return await anext(self._chunks, b"")
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             return lost(self._address, error)
 
     async def aclose(self) -> None:
@@ -112,7 +112,7 @@ class Awaited:
                 response = await self._http.request(**request_of(send))
         except TimeoutError:
             return Lost(send.address, "the answer took too long")
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
             return lost(send.address, error)
         return Reply(send.address, response.status_code, response.headers, response.content)
 
@@ -126,7 +126,7 @@ class Awaited:
                     opened.hold(listen.address, response, stack.pop_all())
         except TimeoutError:
             return Lost(listen.address, "the answer took too long")
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
             return lost(listen.address, error)
         return Reply(listen.address, response.status_code, response.headers, body)
 

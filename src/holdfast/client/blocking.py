@@ -50,7 +50,7 @@ class _Opened:
     def receive(self) -> bytes | Lost:
         try:
             return next(self._chunks, b"")
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             return lost(self._address, error)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Blocking:
                     parts.append(part)
                     if self._clock.monotonic() > end:  # what has arrived already is read without waiting
                         return Lost(send.address, "the answer took too long")
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
             return lost(send.address, error)
         return Reply(send.address, response.status_code, response.headers, b"".join(parts))
 
@@ -143,7 +143,7 @@ class Blocking:
                 body = b"" if response.status_code == 200 else response.read()
                 if response.status_code == 200:
                     opened.hold(listen.address, response, stack.pop_all())
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
             return lost(listen.address, error)
         return Reply(listen.address, response.status_code, response.headers, body)
 

@@ -1,0 +1,151 @@
+"""The shell on an event loop: hedged reads end with the first good answer, and calls end with their client."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+import holdfast as hf
+from holdfast.client import errors
+from holdfast.client.awaited import Awaited
+from holdfast.client.effects import Outcome, Race, Raced, Reply, Request, Send
+from tests.instance.processes import until
+
+FIRST, SECOND = (Send(address, Request("/"), 30.0) for address in ("http://first", "http://second"))
+RACE = Race(FIRST, SECOND, 0.01)
+
+
+class Held(Awaited):
+    """Answers the second address when `release` is set, and the first one never."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+        self.sent: list[str] = []
+        self.cancelled: list[str] = []
+        self.release = asyncio.Event()
+
+    async def _send(self, send: Send) -> Outcome:
+        self.sent.append(send.address)
+        try:
+            await (self.release if send is SECOND else asyncio.Event()).wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(send.address)
+            raise
+        return Reply(send.address, 200, {})
+
+
+async def _both_asked(shell: Held) -> "asyncio.Task[Raced]":
+    read = asyncio.ensure_future(shell._race(RACE))
+    while len(shell.sent) < 2:
+        await asyncio.sleep(0)
+    assert shell.sent == [FIRST.address, SECOND.address]
+    return read
+
+
+def _ended(race: Callable[[Held], Awaitable[None]]) -> list[str]:
+    """Which requests of a race were cancelled, after nothing of it is left."""
+
+    async def run() -> list[str]:
+        shell = Held()
+        async with asyncio.timeout(30):
+            await race(shell)
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0)
+        await shell.close()
+        return shell.cancelled
+
+    return asyncio.run(run())
+
+
+def test_the_slower_request_of_a_race_ends_with_the_answer() -> None:
+    async def race(shell: Held) -> None:
+        read = await _both_asked(shell)
+        shell.release.set()
+        assert [each.address for each in await read] == [SECOND.address]
+
+    assert _ended(race) == [FIRST.address]
+
+
+def test_both_requests_end_with_a_read_that_is_cancelled() -> None:
+    async def race(shell: Held) -> None:
+        read = await _both_asked(shell)
+        read.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await read
+
+    assert _ended(race) == [FIRST.address, SECOND.address]
+
+
+class Server:
+    """Sends the same bytes to every request, and with none of them never answers."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.asked: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection = self._listener.accept()[0]
+                connection.recv(65_536)
+                self.asked.append(connection)
+                if self._answer:
+                    connection.sendall(self._answer)
+                    connection.close()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for connection in (self._listener, *self.asked):
+            connection.close()
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    found = Server(request.param)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(
+    "server", [b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 5\r\n\r\nhello"], indirect=True
+)
+def test_an_answer_that_cannot_be_decoded_is_none(server: Server) -> None:
+    async def get() -> None:
+        async with hf.AsyncClient(server.address, timeout="200ms") as client:
+            await client.store("numbers").get(1)
+
+    with pytest.raises(errors.NoAnswer, match="DecodingError"):
+        asyncio.run(get())
+    with hf.Client(server.address, timeout="200ms") as client, pytest.raises(errors.NoAnswer, match="DecodingError"):
+        client.store("numbers").get(1)
+
+
+@pytest.mark.parametrize("hedge", [None, "1ms"])
+@pytest.mark.parametrize("server", [b""], indirect=True)
+def test_a_call_that_waits_ends_with_its_client(server: Server, hedge: str | None) -> None:
+    async def get() -> None:
+        client = hf.AsyncClient(server.address, timeout="1s", hedge=hedge)
+        call = asyncio.ensure_future(client.store("numbers").get(1))
+        while not server.asked:
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(errors.ClientClosed):
+            await call
+
+    asyncio.run(asyncio.wait_for(get(), 30))
+    asked = len(server.asked)
+    client = hf.Client(server.address, timeout="1s", hedge=hedge)
+    with ThreadPoolExecutor(1) as readers:
+        read = readers.submit(client.store("numbers").get, 1)
+        until(lambda: len(server.asked) > asked, "it waits for an answer")
+        client.close()
+        with pytest.raises(errors.ClientClosed):
+            read.result(30)
