@@ -1,5 +1,6 @@
 """Assignors as a user may write them, good ones and bad ones."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,22 @@ def all_on_one(
     return Assigned(
         places={each.task: Place(active=smallest) for each in tasks}, why={each.task: "the smallest" for each in tasks}
     )
+
+
+HELD = threading.Event()
+CALLS: list[str] = []
+
+
+def hangs(
+    tasks: Sequence[Wanted],
+    members: Sequence[Candidate],
+    before: Mapping[TaskId, Place],
+    newest: Version,
+    rules: Rules,
+) -> Assigned:
+    CALLS.append("hangs")
+    assert HELD.wait(60)
+    return all_on_one(tasks, members, before, newest, rules)
 
 
 def raises(*given: Any) -> Assigned:

@@ -6,9 +6,14 @@ from holdfast.errors import HoldfastError, TopologyError
 from holdfast.group.assignor import assign
 from holdfast.group.candidates import Candidate
 from holdfast.group.generations import Place, Rules
-from holdfast.group.own_assignor import load_assign
+from holdfast.group.own_assignor import BadAssignment, load_assign
+from holdfast.group.rules import assignor_of
+from holdfast.settings.group import GroupSettings
 from holdfast.words import TaskId, Version
+from tests.group import own_assignors
 from tests.group.model import tasks_of
+from tests.group.stepping import TASKS, Group, needs
+from tests.instance.processes import until
 
 MODULE = "tests.group.own_assignors"
 BEFORE: dict[TaskId, Place] = {}
@@ -44,6 +49,41 @@ def test_a_bad_answer_is_an_alert_and_the_built_in_one_decides(name: str, says: 
     assert f"group.assignor = '{MODULE}:{name}': " in str(alert)
     assert says in str(alert)
     assert "The built-in assignor was used instead. Fix the function, or remove the setting." in str(alert)
+
+
+def test_one_that_hangs_is_an_alert_and_is_asked_again_when_its_call_has_ended() -> None:
+    alerts: list[HoldfastError] = []
+    own_assignors.CALLS.clear()
+    own_assignors.HELD.clear()
+    checked = load_assign(f"{MODULE}:hangs", alerts.append, 0.2)
+    try:
+        for _ in range(3):
+            assert checked(*GIVEN) == assign(*GIVEN)
+        assert own_assignors.CALLS == ["hangs"], "the others didn't pile up behind it"
+    finally:
+        own_assignors.HELD.set()
+    assert {str(alert).partition(". ")[0] for alert in alerts} == {
+        f"group.assignor = '{MODULE}:hangs': it doesn't answer within 0.2 s"
+    }
+    until(lambda: {place.active for place in checked(*GIVEN).places.values()} == {"a"}, "it decides again")
+
+
+def test_a_group_whose_assignor_hangs_places_its_tasks_and_keeps_its_heartbeats() -> None:
+    alerts: list[HoldfastError] = []
+    settings = GroupSettings(assignor=f"{MODULE}:hangs", session_timeout="1s")
+    own_assignors.HELD.clear()
+    group = Group()
+    driver = group.driver()
+    driver._coordinator._assign = assignor_of(settings, alerts.append)
+    try:
+        driver.step(needs)
+        group.join("a", "b")
+        for _ in range(4):
+            group.round(driver=driver)
+        assert sum(group.active().values()) == len(TASKS)
+        assert [type(alert) for alert in alerts] == [BadAssignment]
+    finally:
+        own_assignors.HELD.set()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """A user's own assignor: imported by its place, and checked each time it answers.
 
-It may raise, or name members that don't exist. Then the user is alerted and the built-in assignor decides, since an app
-must go on without an answer; nothing here ends a coordinator.
+It may raise, hang, or name members that don't exist. Then the user is alerted and the built-in assignor decides, since
+an app must go on without an answer; nothing here ends a coordinator, or keeps it from its heartbeats.
 """
 
+import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,15 +32,52 @@ class BadAssignment(HoldfastError):
         )
 
 
-def load_assign(place: str | None, alert: Callable[[HoldfastError], None]) -> Assign:
+class _TooSlow(Exception):
+    """A call has not ended in its time."""
+
+
+class _Bounded:
+    """Calls a function on threads of its own. While a call hangs, no other one is made."""
+
+    def __init__(self, call: Callable[..., Any], seconds: float) -> None:
+        self._call = call
+        self._seconds = seconds
+        self._last: threading.Thread | None = None
+
+    def __call__(self, *given: object) -> Any:
+        """The answer, or what the function raised. Raises _TooSlow when its time is over."""
+        if self._last is not None and self._last.is_alive():
+            raise _TooSlow
+        answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((self._call(*given), None))
+            except BaseException as error:  # noqa: BLE001  raised where it is waited for
+                answers.put((None, error))
+
+        self._last = threading.Thread(target=run, name="holdfast-assignor", daemon=True)
+        self._last.start()
+        try:
+            answer, error = answers.get(timeout=self._seconds)
+        except queue.Empty:
+            raise _TooSlow from None
+        if error is not None:
+            raise error
+        return answer
+
+
+def load_assign(place: str | None, alert: Callable[[HoldfastError], None], seconds: float = 2.0) -> Assign:
     """The assignor that the setting `group.assignor` names. Raises TopologyError if it can't be imported.
+
+    A user's own has so many seconds for an answer.
 
     >>> load_assign(None, print) is assign
     True
     """
     if place is None:
         return assign
-    own: Callable[..., Any] = imported(place, "group.assignor")
+    own = _Bounded(imported(place, "group.assignor"), seconds)
 
     def checked(
         tasks: Sequence[Wanted],
@@ -50,6 +89,8 @@ def load_assign(place: str | None, alert: Callable[[HoldfastError], None]) -> As
         try:
             answer = own(tasks, members, before, newest, rules)
             faults = _faults(answer, tasks, members)
+        except _TooSlow:
+            faults = [f"it doesn't answer within {seconds:.1f} s"]
         except USER_ERRORS as error:
             faults = [f"it raised {type(error).__name__}: {cut(str(error), 300)}"]
         if not faults:

@@ -14,6 +14,9 @@ from holdfast.words import TaskId, Version
 
 logger = logging.getLogger(__name__)
 
+_SHORTEST = 0.5
+"""A thread may wait for so long on a busy machine, before it does anything."""
+
 
 def rules_of(group: GroupSettings, standbys: int, acceptable_lag: int) -> Rules:
     tags = tuple(tag.strip() for tag in group.spread_by.split(",") if tag.strip())
@@ -21,7 +24,10 @@ def rules_of(group: GroupSettings, standbys: int, acceptable_lag: int) -> Rules:
 
 
 def assignor_of(group: GroupSettings, alert: Callable[[HoldfastError], None] = logger.warning) -> Assign:
-    """The built-in assignor, or the user's own. Its first wrong answer is an alert; others that differ are logged."""
+    """The built-in assignor, or the user's own. Its first wrong answer is an alert; others that differ are logged.
+
+    Who coordinates waits for it, and has to write its heartbeat meanwhile: so it gets a fifth of a session.
+    """
     last = ""
 
     def say(error: HoldfastError) -> None:
@@ -30,7 +36,7 @@ def assignor_of(group: GroupSettings, alert: Callable[[HoldfastError], None] = l
             (logger.warning if last else alert)(error)
             last = str(error)
 
-    return load_assign(group.assignor, say)
+    return load_assign(group.assignor, say, max(_SHORTEST, group.session_timeout.total_seconds() / 5))
 
 
 def everywhere(app: AppSpec) -> list[TaskId]:
