@@ -88,12 +88,9 @@ def read(storage: Storage, log: str) -> Member | None:
     """The last heartbeat of a driver; None if there is none. Raises DamagedObject for one that can't be believed."""
     name = names.DRIVER_HEARTBEAT
     try:
-        data = storage.get_range(name, 0, LARGEST + 1)
+        found = documents.fetch(storage, name, Member, known=FORMAT, largest=LARGEST)
     except ObjectMissing:
         return None
-    if len(data) > LARGEST:
-        raise documents.damaged(name, storage.place, f"it has more than {LARGEST} bytes")
-    found = documents.decode(data, Member, name=name, place=storage.place, known=FORMAT)
     if (found.log, found.id) != (log, DRIVER):
         raise documents.damaged(name, storage.place, f"it holds (log, id) {(found.log, found.id)}")
     return found

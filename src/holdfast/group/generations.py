@@ -197,10 +197,7 @@ class Generations:
         """A generation that must be there; None, with a warning, for one that can't be believed."""
         name, place = names.generation(number), self._storage.place
         try:
-            data = self._storage.get_range(name, 0, LARGEST + 1)
-            if len(data) > LARGEST:
-                raise documents.damaged(name, place, f"it has more than {LARGEST} bytes")
-            found = documents.decode(data, Generation, name=name, place=place, known=FORMAT)
+            found = documents.fetch(self._storage, name, Generation, known=FORMAT, largest=LARGEST)
             if (found.log, found.number) != (self._log, number):
                 raise documents.damaged(name, place, f"it holds (log, number) {(found.log, found.number)}")
             check_tasks(found.tasks, name, place)

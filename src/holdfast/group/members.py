@@ -156,12 +156,9 @@ def read(storage: Storage, log: str, id: str) -> Member | None:
     """A member's last heartbeat; None if it never wrote one. Raises DamagedObject for one that can't be believed."""
     name = names.member(id)
     try:
-        data = storage.get_range(name, 0, LARGEST + 1)
+        member = documents.fetch(storage, name, Member, known=FORMAT, largest=LARGEST)
     except ObjectMissing:
         return None
-    if len(data) > LARGEST:
-        raise documents.damaged(name, storage.place, f"it has more than {LARGEST} bytes")
-    member = documents.decode(data, Member, name=name, place=storage.place, known=FORMAT)
     if (member.log, member.id) != (log, id):
         raise documents.damaged(name, storage.place, f"it holds (log, id) {(member.log, member.id)}")
     if not can_be_called(member.address):

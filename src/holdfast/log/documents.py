@@ -12,6 +12,7 @@ import msgspec
 import xxhash
 
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
+from holdfast.log.objects import Storage
 
 T = TypeVar("T")
 
@@ -60,6 +61,14 @@ def with_body(body: bytes) -> bytes:
 def body_of(data: bytes) -> bytes:
     """All bytes of a document after its checksum."""
     return data[_BODY:]
+
+
+def fetch(storage: Storage, name: str, struct: type[T], *, known: int, largest: int) -> T:
+    """The struct in a document that anyone may have written, so no more than `largest` bytes of it are read."""
+    data = storage.get_range(name, 0, largest + 1)
+    if len(data) > largest:
+        raise damaged(name, storage.place, f"it has more than {largest} bytes")
+    return decode(data, struct, name=name, place=storage.place, known=known)
 
 
 def decode(data: bytes, struct: type[T], *, name: str, place: str, known: int) -> T:

@@ -67,12 +67,9 @@ def withdraw(storage: Storage, name: str) -> None:
 def read(storage: Storage, name: str, log: str) -> OperatorRequest | None:
     """The request under a name; None if there is none. Raises DamagedObject for one that can't be read."""
     try:
-        data = storage.get_range(name, 0, LARGEST + 1)
+        request = documents.fetch(storage, name, OperatorRequest, known=FORMAT, largest=LARGEST)
     except ObjectMissing:
         return None
-    if len(data) > LARGEST:
-        raise documents.damaged(name, storage.place, f"it has more than {LARGEST} bytes")
-    request = documents.decode(data, OperatorRequest, name=name, place=storage.place, known=FORMAT)
     if request.log != log:
         raise documents.damaged(name, storage.place, f"it belongs to the log {request.log}, and this is the log {log}")
     return request
