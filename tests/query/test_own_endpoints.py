@@ -80,10 +80,12 @@ def test_a_function_answers_its_path_from_a_store(client: httpx2.Client) -> None
     assert (answer.headers["holdfast-committed"], "holdfast-event-time" in answer.headers) == ("0", False)
     nobody = client.get("/players/nobody")
     assert problem(nobody) == (404, "not_found")
+    assert nobody.json()["message"] == "The endpoint /api/state/players/{name} has found nothing for name='nobody'."
     assert (nobody.headers["holdfast-version"], nobody.headers["holdfast-role"]) == ("3", "active")
     assert problem(client.post("/players/bob")) == (405, "method_not_allowed")
     assert problem(client.get("/players")) == (404, "no_such_path")
     assert problem(client.get("/players/bob/more")) == (404, "no_such_path")
+    assert "/api/state/players/{name}" in client.get("/player/bob").json()["what_to_do"]
 
 
 def test_their_times_are_measured_by_where_they_were_answered(client: httpx2.Client, world: World) -> None:

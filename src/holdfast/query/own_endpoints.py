@@ -43,6 +43,8 @@ from holdfast.topology.endpoints import EndpointParameter, OwnEndpoint, parts_of
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
+_SHOWN: Final = 100
+"""The characters of an argument that a refusal shows."""
 _MOST: Final = 10_000
 """How many items of an iterator an endpoint may answer with."""
 _AS_THEY_ARE: Final = (bytes, bytearray, float)
@@ -112,8 +114,14 @@ class OwnEndpoints:
 
     def document(self, scope: Scope) -> OwnDocument:
         """The endpoints that the request may ask, as the OpenAPI document has them, without those of unknown code."""
-        asked = [each for each in self._entries if len(visible(scope, each.spec.stores)) == len(each.spec.stores)]
-        return own_document([each.found for each in asked if isinstance(each.found, OwnEndpoint)])
+        return own_document([each.found for each in self._askable(scope) if isinstance(each.found, OwnEndpoint)])
+
+    def paths(self, scope: Scope) -> list[str]:
+        """The paths that the request may ask."""
+        return [each.spec.path for each in self._askable(scope)]
+
+    def _askable(self, scope: Scope) -> Sequence[_Entry]:
+        return [each for each in self._entries if len(visible(scope, each.spec.stores)) == len(each.spec.stores)]
 
     async def _load(self) -> None:
         """Makes the table of the newest app file. If that fails, the former one is used until there is another file."""
@@ -176,8 +184,10 @@ class OwnEndpoints:
         source, answer = self._reader.answer(self._reader.places_of(*endpoint.reads), called, stays=True)
         headers = source_headers(source)
         if answer is None:
-            what = "Check what is in the path; the endpoint has found nothing for it."
-            raise Problem(404, "not_found", f"There is nothing at {endpoint.path} for these.", what, headers=headers)
+            asked = ", ".join(f"{name}={str(value)[:_SHOWN]!r}" for name, value in arguments.items())
+            fact = f"The endpoint {endpoint.path} has found nothing{f' for {asked}' if asked else ''}."
+            what = "Check what is asked for. It is the app's own function that has returned None."
+            raise Problem(404, "not_found", fact, what, headers=headers)
         return json_response(answer, headers=headers)
 
 

@@ -83,7 +83,7 @@ def create_app(
         routes=[route for _, route in paths],
         exception_handlers={
             **dict.fromkeys((Problem, HoldfastError, HTTPException, Exception), answer_problem),
-            404: _nothing_there(operations),
+            404: _nothing_there(operations, lambda scope: own.paths(scope)),  # noqa: PLW0108  as above
         },
     )
     app.router.redirect_slashes = False  # a key may end with a slash
@@ -129,11 +129,14 @@ def operations_of(
     return [*operations, *document_operations(reader, operations, own_document)]
 
 
-def _nothing_there(operations: Sequence[Operation]) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Answers for paths that no operation has."""
-    shown = {operation.template: operation.shown for operation in operations if operation.listed}
+def _nothing_there(
+    operations: Sequence[Operation], own: Callable[[Scope], Sequence[str]]
+) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Answers for paths that neither an operation has nor one of the user's own endpoints."""
+    listed = {operation.template: operation.shown for operation in operations if operation.listed}
 
     async def answer(request: Request, error: Exception) -> Response:
+        shown = {**listed, **{path: path for path in own(request.scope)}}
         near = difflib.get_close_matches(request.url.path[:_LONGEST], shown, n=3, cutoff=0.5)
         return no_such_path([shown[path] for path in near]).response()
 
