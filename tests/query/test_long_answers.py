@@ -12,6 +12,7 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.query.access import Guarded
 from holdfast.query.access_tokens import Tokens
+from holdfast.query.measured import MeasuredApp
 from holdfast.query.rest import create_app
 from holdfast.query.server import RestServer, serve
 from holdfast.settings.rest import RestSettings
@@ -113,7 +114,9 @@ def test_a_watch_ends_when_its_token_is_taken_away(tmp_path: Path, heartbeat: fl
 
 def test_a_watch_ends_when_its_token_expires(tmp_path: Path) -> None:
     with serving(tmp_path, APP, RestSettings(port=0, tokens=f"ann {ANN} read:* 2100-01-01")) as (_, _, service):
-        guard = service._server._app
+        measured = service._server._app
+        assert isinstance(measured, MeasuredApp)
+        guard = measured._app
         assert isinstance(guard, Guarded)
         service.watches._heartbeat = 0.05
         with httpx2.stream("GET", f"{service.url}/v1/stores/numbers/watch", headers=BEARER, timeout=20) as answer:
