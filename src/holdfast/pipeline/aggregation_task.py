@@ -14,15 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import SEGMENT_BYTES, STATE
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
-from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
+from holdfast.pipeline.results import Tally, TaskResult, of_store
 from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.task import READ_LARGE_ROWS, READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, TaskColumns, number_of
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now, StoreColumns
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import encode_keys
@@ -48,24 +49,23 @@ class AggregationWork:
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()
-        before = state.store(self.store.name)
         volatile = () if self.store.durable else (self.store.name,)
-        inline = self.limits.inline_limit
-        written = WrittenSegments()
-        try:
-            if self.columns.inputs is not None:
-                raw = timed(self.columns, counted(self.columns, batches, tally))
-                batches = grouped(self.columns, self.reducers, raw, self.limits.chunk_rows)
-            segments = _segments(self, task, batches, self._writer(before, tally), tally)
-            if first := rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally):
-                segments = _preceded_by(first, segments)
-            for parts in segments:
-                written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
-        except RejectFastPlan as reason:
-            return FastPlanRejected(str(task), str(reason))
-        except HoldfastError as error:
-            return refused(task, error)
-        return tally.done(task, written)
+        segments = self._all_segments(task, batches, state, tally)
+        return write_segments(
+            log, task, self.version, segments, tally, inline_limit=self.limits.inline_limit, volatile=volatile
+        )
+
+    def _all_segments(
+        self, task: TaskId, batches: Iterable[pa.RecordBatch], state: TaskState, tally: Tally
+    ) -> Iterator[list[Part]]:
+        before = state.store(self.store.name)
+        if self.columns.inputs is not None:
+            raw = timed(self.columns, counted(self.columns, batches, tally))
+            batches = grouped(self.columns, self.reducers, raw, self.limits.chunk_rows)
+        segments = _segments(self, task, batches, self._writer(before, tally), tally)
+        if first := rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally):
+            segments = _preceded_by(first, segments)
+        yield from segments
 
     @property
     def read_rows(self) -> int:

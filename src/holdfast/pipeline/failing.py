@@ -7,7 +7,7 @@ The letters of failed records are written by tasks of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,17 +15,18 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from holdfast.errors import ErrorCategory, HoldfastError, cut
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.pipeline.checking import ERROR, Broken, CantCheck, Split, free, not_row_by_row, split, with_errors
 from holdfast.pipeline.local_records import name_in
 from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.record_ids import RECORD_ID, reported, show_ids, without
-from holdfast.pipeline.results import Tally, TaskResult, of_skipped, refused
+from holdfast.pipeline.results import Tally, TaskResult, of_skipped
 from holdfast.pipeline.source_readers import Reader, as_columns
 from holdfast.pipeline.task import Part, chunks
 from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.unusable import quoted
+from holdfast.pipeline.writing import write_segments
 from holdfast.topology.steps import Computed
 from holdfast.words import TaskId, Version
 
@@ -184,16 +185,15 @@ class LettersWork:
     on_error: OnError
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
-        tally, written = Tally(), WrittenSegments()
-        try:
-            for chunk in chunks(batches, _LETTER_ROWS):
-                if self.on_error == "skip":
-                    tally.add(of_skipped(self.name), chunk.num_rows)
-                    continue
-                tally.add("dead", chunk.num_rows)
-                times = pa.array([1] * chunk.num_rows, pa.int64())
-                parts: list[Part] = [(DEAD_PART, self.name, pa.table({LETTER: chunk[LETTER], "times": times}))]
-                written += log.write_parts(task, self.version, parts, inline_limit=self.inline_limit)
-        except HoldfastError as error:
-            return refused(task, error)
-        return tally.done(task, written)
+        tally = Tally()
+        segments = self._segments(batches, tally)
+        return write_segments(log, task, self.version, segments, tally, inline_limit=self.inline_limit)
+
+    def _segments(self, batches: Iterable[pa.RecordBatch], tally: Tally) -> Iterator[list[Part]]:
+        for chunk in chunks(batches, _LETTER_ROWS):
+            if self.on_error == "skip":
+                tally.add(of_skipped(self.name), chunk.num_rows)
+                continue
+            tally.add("dead", chunk.num_rows)
+            times = pa.array([1] * chunk.num_rows, pa.int64())
+            yield [(DEAD_PART, self.name, pa.table({LETTER: chunk[LETTER], "times": times}))]

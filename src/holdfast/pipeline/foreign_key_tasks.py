@@ -11,16 +11,16 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.record_columns import KeyedColumns, last_per_key
-from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.results import Tally, TaskResult
 from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.table_join_task import changed_rows
 from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import pack_many
@@ -53,16 +53,15 @@ class ForeignKeyWork(ABC):
     limits: Limits
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
-        tally, written = Tally(), WrittenSegments()
-        try:
-            rows = TableRows(self.table, self.now, task.partition, log, state)
-            for parts in self._segments(task, batches, rows, state, tally):
-                if parts:
-                    inline = self.limits.inline_limit
-                    written += log.write_parts(task, self.version, parts, inline_limit=inline)
-        except HoldfastError as error:
-            return refused(task, error)
-        return tally.done(task, written)
+        tally = Tally()
+        segments = self._segments_after(task, batches, log, state, tally)
+        return write_segments(log, task, self.version, segments, tally, inline_limit=self.limits.inline_limit)
+
+    def _segments_after(
+        self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState, tally: Tally
+    ) -> Iterator[list[Part]]:
+        rows = TableRows(self.table, self.now, task.partition, log, state)
+        yield from self._segments(task, batches, rows, state, tally)
 
     @abstractmethod
     def _segments(

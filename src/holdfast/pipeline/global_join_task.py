@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import OUTPUT
 from holdfast.pipeline.lookup_task import joined_rows
 from holdfast.pipeline.record_columns import KeyedColumns
-from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.results import Tally, TaskResult
 from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, chunks
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import LONGEST_KEY, encode_keys
@@ -48,18 +48,17 @@ class GlobalJoinWork:
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()
-        written = WrittenSegments()
+        segments = self._segments(batches, log, state, tally)
+        return write_segments(log, task, self.version, segments, tally, inline_limit=self.limits.inline_limit)
+
+    def _segments(
+        self, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState, tally: Tally
+    ) -> Iterator[list[Part]]:
         rows: TableRows | None = None
-        try:
-            for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
-                # Only now: a task without records doesn't read what the table's task has sealed.
-                rows = rows or TableRows(self.table, self.now, ONLY_PARTITION, log, state)
-                if parts := list(self._parts(chunk, rows, tally)):
-                    inline = self.limits.inline_limit
-                    written += log.write_parts(task, self.version, parts, inline_limit=inline)
-        except HoldfastError as error:
-            return refused(task, error)
-        return tally.done(task, written)
+        for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
+            # Only now: a task without records doesn't read what the table's task has sealed.
+            rows = rows or TableRows(self.table, self.now, ONLY_PARTITION, log, state)
+            yield list(self._parts(chunk, rows, tally))
 
     def _parts(self, chunk: pa.Table, rows: TableRows, tally: Tally) -> Iterator[Part]:
         records, dead = self.columns.usable(chunk, self.name, tally)

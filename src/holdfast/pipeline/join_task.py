@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
 from holdfast.pipeline.join_buffer import NO_ROWS, Buffer, Keys, Span, Stored
 from holdfast.pipeline.join_waiting import Waiting
 from holdfast.pipeline.matching import NONE, Flags, JoinRecords, Matches, Numbers
-from holdfast.pipeline.results import Tally, TaskResult, of_store, refused
+from holdfast.pipeline.results import Tally, TaskResult, of_store
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks_of_keys
 from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, TIME
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import BEGINNING, Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import encode_keys
@@ -58,13 +58,8 @@ class JoinWork:
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         running = JoinTask(self, task, state)
-        written = WrittenSegments()
-        try:
-            for parts in running.segments(batches):
-                written += log.write_parts(task, self.version, parts, inline_limit=self.limits.inline_limit)
-        except HoldfastError as error:
-            return refused(task, error)
-        return running.tally.done(task, written)
+        segments = running.segments(batches)
+        return write_segments(log, task, self.version, segments, running.tally, inline_limit=self.limits.inline_limit)
 
 
 @dataclass

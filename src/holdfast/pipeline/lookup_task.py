@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import OUTPUT, SegmentRef
 from holdfast.pipeline.history_rows import HistoryRows
 from holdfast.pipeline.record_columns import KeyedColumns
-from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.results import Tally, TaskResult
 from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import encode_keys
@@ -42,16 +42,15 @@ class LookupWork:
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()
-        written = WrittenSegments()
-        try:
-            rows = self._rows(task, log, state)
-            for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
-                if parts := list(self._parts(task, chunk, rows, tally)):
-                    inline = self.limits.inline_limit
-                    written += log.write_parts(task, self.version, parts, inline_limit=inline)
-        except HoldfastError as error:
-            return refused(task, error)
-        return tally.done(task, written)
+        segments = self._segments(task, batches, log, state, tally)
+        return write_segments(log, task, self.version, segments, tally, inline_limit=self.limits.inline_limit)
+
+    def _segments(
+        self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState, tally: Tally
+    ) -> Iterator[list[Part]]:
+        rows = self._rows(task, log, state)
+        for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
+            yield list(self._parts(task, chunk, rows, tally))
 
     def _rows(self, task: TaskId, log: Log, state: TaskState) -> TableRows:
         kind = HistoryRows if self.table.store.kind == VERSIONED else TableRows

@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
-from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
-from holdfast.pipeline.results import Tally, TaskResult, of_skipped, of_store, of_user, refused
+from holdfast.pipeline.results import Tally, TaskResult, of_skipped, of_store, of_user
 from holdfast.pipeline.running import BoundProcessor, RunningProcessor
 from holdfast.pipeline.sealed_state import SealedState
 from holdfast.pipeline.shipping import unship
@@ -35,6 +34,7 @@ from holdfast.pipeline.task_columns import DEAD, Clocks
 from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.undoing import UndoableState
 from holdfast.pipeline.values import events_of, keys_of, output_table, values_of
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
@@ -131,16 +131,17 @@ class ProcessingWork:
         return list({spec.name: spec for each in self.processors for _, spec in each.stores}.values())
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
+        tally = Tally()
         volatile = [spec.name for spec in self.all_stores if not spec.durable]
-        inline = self.limits.inline_limit
-        written = WrittenSegments()
-        try:
-            running = ProcessingTask(self, unship(self.code), task, state, log)
-            for parts in running.segments(batches):
-                written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
-        except HoldfastError as error:
-            return refused(task, error)
-        return running.tally.done(task, written)
+        segments = self._segments(task, batches, log, state, tally)
+        return write_segments(
+            log, task, self.version, segments, tally, inline_limit=self.limits.inline_limit, volatile=volatile
+        )
+
+    def _segments(
+        self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState, tally: Tally
+    ) -> Iterator[list[Part]]:
+        yield from ProcessingTask(self, unship(self.code), task, state, log, tally).segments(batches)
 
 
 @dataclass

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ErrorCategory, HoldfastError, shown
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import STATE
 from holdfast.pipeline.record_columns import KeyedColumns
-from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.results import Tally, TaskResult
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, chunks
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import pack_many, unpack_many
@@ -50,13 +51,8 @@ class StaticTableWork:
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()
-        written = WrittenSegments()
-        try:
-            for each in self._parts(batches, state, tally):
-                written += log.write_parts(task, self.version, [each], inline_limit=self.limits.inline_limit)
-        except HoldfastError as error:
-            return refused(task, error)
-        return tally.done(task, written)
+        segments = ([part] for part in self._parts(batches, state, tally))
+        return write_segments(log, task, self.version, segments, tally, inline_limit=self.limits.inline_limit)
 
     def _parts(self, batches: Iterable[pa.RecordBatch], state: TaskState, tally: Tally) -> Iterator[Part]:
         keys, rows = [pa.array([], pa.binary())], [pa.array([], pa.binary())]

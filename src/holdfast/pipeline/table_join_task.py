@@ -7,15 +7,15 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import STATE
 from holdfast.pipeline.record_columns import KeyedColumns
-from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.results import Tally, TaskResult
 from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.table_rows import LookedUpTable, TableRows
 from holdfast.pipeline.task import Limits, Part, check_own
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import encode_keys
@@ -43,16 +43,17 @@ class TableJoinWork:
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()
-        written = WrittenSegments()
         volatile = () if self.store.durable else (self.store.name,)
-        try:
-            left, right = (TableRows(table, self.now, task.partition, log, state) for table in (self.left, self.right))
-            if parts := list(self._parts(task, batches, state, left, right, tally)):
-                inline = self.limits.inline_limit
-                written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
-        except HoldfastError as error:
-            return refused(task, error)
-        return tally.done(task, written)
+        segments = self._segments(task, batches, log, state, tally)
+        return write_segments(
+            log, task, self.version, segments, tally, inline_limit=self.limits.inline_limit, volatile=volatile
+        )
+
+    def _segments(
+        self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState, tally: Tally
+    ) -> Iterator[list[Part]]:
+        left, right = (TableRows(table, self.now, task.partition, log, state) for table in (self.left, self.right))
+        yield list(self._parts(task, batches, state, left, right, tally))
 
     def _parts(
         self,

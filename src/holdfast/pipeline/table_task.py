@@ -7,14 +7,14 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import STATE
 from holdfast.pipeline.record_columns import KeyedColumns
-from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.results import Tally, TaskResult
 from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.task import Limits, Part, check_own
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import encode_keys
@@ -38,17 +38,18 @@ class TableWork:
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()
-        written = WrittenSegments()
         volatile = () if self.store.durable else (self.store.name,)
-        try:
-            before = state.store(self.store.name)
-            first = rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
-            if parts := [*first, *self._parts(task, batches, state, tally)]:
-                inline = self.limits.inline_limit
-                written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
-        except HoldfastError as error:
-            return refused(task, error)
-        return tally.done(task, written)
+        segments = self._segments(task, batches, state, tally)
+        return write_segments(
+            log, task, self.version, segments, tally, inline_limit=self.limits.inline_limit, volatile=volatile
+        )
+
+    def _segments(
+        self, task: TaskId, batches: Iterable[pa.RecordBatch], state: TaskState, tally: Tally
+    ) -> Iterator[list[Part]]:
+        before = state.store(self.store.name)
+        first = rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
+        yield [*first, *self._parts(task, batches, state, tally)]
 
     def _parts(self, task: TaskId, batches: Iterable[pa.RecordBatch], state: TaskState, tally: Tally) -> Iterator[Part]:
         newest, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)

@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError
-from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.log import Log
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
 from holdfast.pipeline.aggregation_task import AggregationWork, counted, merged_rows, naming_keys, usable
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
-from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
+from holdfast.pipeline.results import Tally, TaskResult, of_store
 from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.session_task import SessionMerger
 from holdfast.pipeline.sliding_task import SlidingMerger
@@ -29,6 +28,7 @@ from holdfast.pipeline.task_columns import LATE, TaskColumns
 from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.window_sender import Sender
 from holdfast.pipeline.window_updates import Updates, sent, session_updates, sliding_updates
+from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import BEGINNING
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.rows import decode_rows, encode_rows
@@ -71,17 +71,10 @@ class WindowedWork(AggregationWork):
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         running = WindowedTask(self, task, state)
         volatile = () if self.store.durable else (self.store.name,)
-        written = WrittenSegments()
-        try:
-            for parts in running.segments(batches):
-                written += log.write_parts(
-                    task, self.version, parts, inline_limit=self.limits.inline_limit, volatile=volatile
-                )
-        except RejectFastPlan as reason:
-            return FastPlanRejected(str(task), str(reason))
-        except HoldfastError as error:
-            return refused(task, error)
-        return running.tally.done(task, written)
+        segments = running.segments(batches)
+        return write_segments(
+            log, task, self.version, segments, running.tally, inline_limit=self.limits.inline_limit, volatile=volatile
+        )
 
 
 class WindowedTask:
