@@ -87,7 +87,10 @@ def test_tumbling_windows_count_records_per_key_and_window(spark: SparkSession, 
 
 
 def test_windows_equal_those_of_spark_sql_whatever_the_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """Out of order, many records per key in some batches and few in others: both plans run."""
+    """Out of order, many records per key in some batches and few in others: both plans run.
+
+    With a long grace none is late; with a short one many are.
+    """
     dice = Random(7)
     records = [game(f"p{dice.randrange(40)}", dice.uniform(0, 120), dice.randrange(100)) for _ in range(1_500)]
     batches = [records[:20], records[20:900], records[900:930], records[930:]]
@@ -96,19 +99,23 @@ def test_windows_equal_those_of_spark_sql_whatever_the_batches(spark: SparkSessi
         "hopping": hf.hopping("10s", every="4s", grace="1h"),
         "session": hf.session("3s", grace="1h"),
         "sliding": hf.sliding("3s", grace="1h"),
+        "short-tumbling": hf.tumbling("10s", grace="20s"),
+        "short-hopping": hf.hopping("10s", every="4s", grace="20s"),
     }
-    sinks = {name: Memory() for name in tables}
+    sinks, late = {name: Memory() for name in tables}, {name: Memory() for name in tables}
 
     def build(stream: hf.Stream) -> None:
         for name, windows in tables.items():
             aggregates = {"games": hf.count(), "total": hf.sum("points"), "last": hf.last("points")}
-            stream.group_by().window(windows).aggregate(**aggregates).store(name).sink(sinks[name])
+            table = stream.group_by().window(windows).aggregate(**aggregates).store(name)
+            table.sink(sinks[name])
+            table.late.sink(late[name])
 
     app, _ = run(spark, tmp_path, batches, build)
     with app:
         app.process_all_available()
     frame = spark.read.parquet(str(tmp_path / "input")).selectExpr(
-        "player", "points", "at AS exact", "timestamp_millis(unix_millis(at)) AS at"
+        "player", "points", "at AS exact", "timestamp_millis(unix_millis(at)) AS at", "_metadata.file_name AS batch"
     )
     spans = {
         "tumbling": "window(at, '10 seconds')",
@@ -125,6 +132,32 @@ def test_windows_equal_those_of_spark_sql_whatever_the_batches(spark: SparkSessi
         )
         expected = {row[:3]: row[3:] for row in seconds(utc(spark.sql(query, frame=frame).collect()), *columns)}
         assert {row[:3]: row[3:] for row in seconds(rows_left(sinks[name]), *columns)} == expected, name
+        assert late[name].rows() == []
+    for name, hop in {"short-tumbling": "10 seconds", "short-hopping": "4 seconds"}.items():
+        placed = f"""
+            WITH clocks AS (
+                SELECT batch, max(max(at)) OVER (
+                    ORDER BY batch ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                ) AS clock
+                FROM {{frame}} GROUP BY batch
+            ), placed AS (
+                SELECT f.*, clock, window(f.at, '10 seconds', '{hop}') AS w FROM {{frame}} f JOIN clocks USING (batch)
+            ), decided AS (
+                SELECT *, clock IS NULL OR w.end + INTERVAL 20 SECONDS > clock AS is_open FROM placed
+            )"""
+        query = (
+            f"{placed} SELECT player, w.start AS window_start, w.end AS window_end, count(1) AS games, "
+            "sum(points) AS total, max_by(points, struct(exact, points)) AS last "
+            "FROM decided WHERE is_open GROUP BY player, w"
+        )
+        expected = {row[:3]: row[3:] for row in seconds(utc(spark.sql(query, frame=frame).collect()), *columns)}
+        assert {row[:3]: row[3:] for row in seconds(rows_left(sinks[name]), *columns)} == expected, name
+        query = f"{placed} SELECT player, exact, points FROM decided GROUP BY ALL HAVING NOT bool_or(is_open)"
+        too_late = [(row.player, row.exact.timestamp(), row.points) for row in spark.sql(query, frame=frame).collect()]
+        assert len(too_late) > 100
+        rows: list[Record] = late[name].rows()
+        found = [(row["player"], row["at"].timestamp(), row["points"]) for row in rows]
+        assert sorted(found) == sorted(too_late), name
     counts = {}
     for player in {record["player"] for record in records}:
         times = [round((r["at"] - NOON) / timedelta(microseconds=1)) // 1000 for r in records if r["player"] == player]
