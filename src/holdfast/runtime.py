@@ -285,7 +285,9 @@ def _notes(app: Description, chain: CommitChain, newest: Commit | None) -> list[
     if newest is None:
         return []
     clock = clock_notes(newest, app.topology.stores, app.clock.now(), app.settings.batch.max_clock_jump)
-    return [*clock, *sink_notes([node.name for node in app.topology.sinks], newest, chain)]
+    # A start adds the sink of dead letters if the code has none.
+    sinks = dict.fromkeys((*(node.name for node in app.topology.sinks), DEAD_LETTERS))
+    return [*clock, *sink_notes(sinks, newest, chain)]
 
 
 def _check_before_takeover(app: Description, log: Log, newest: Commit | None, ending: Ending) -> None:

@@ -38,6 +38,9 @@ def at_version_9(storage: Storage, **sinks: int) -> tuple[Log, Commit]:
 def test_sinks_that_are_new_or_back_are_named_with_the_versions_they_miss(storage: Storage) -> None:
     log, newest = at_version_9(storage, files=9, crashed=8, back=6, gone=2)
     log.storage.delete([names.commit(Version(version)) for version in range(1, 6)])
+    assert sink_notes(["files"], newest, log.chain) == [
+        "sink 'crashed' is not in the code any more: it gets no further versions"
+    ]
     found = sink_notes(["files", "crashed", "back", "gone", "new"], newest, log.chain)
     assert found == [
         f"sink 'back' {BACK}. The log still has what it lacks: it gets versions 7 to 9 first",

@@ -240,3 +240,14 @@ def test_a_choice_may_stay_in_the_settings_while_its_store_is_removed(storage: S
     for code in (apart, app_spec(A), app_spec(A), apart, app_spec(A), apart):
         log = run(storage, code, b=choice)
         assert Log.open(storage, log.app.number).app == log.app, "what was written can be read"
+
+
+def test_a_plan_names_a_processor_that_is_called_otherwise(storage: Storage) -> None:
+    """A class that was renamed: the stores are found by their names, and its sinks aren't."""
+    before, after = declared(visits=["seen"], clock=[]), declared(arrivals=["seen"], tick=[])
+    run(storage, before)
+    assert plan(storage, before).changes == ()
+    [line] = plan(storage, after).changes
+    assert line.startswith("'visits' is now called 'arrivals' and keeps its stores.")
+    assert numbers(run(storage, after))["arrivals"] == 0
+    assert plan(storage, after).changes == ()

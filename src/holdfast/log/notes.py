@@ -15,10 +15,14 @@ from holdfast.words import Millis, Version
 
 
 def sink_notes(sinks: Iterable[str], newest: Commit, chain: CommitChain) -> list[str]:
-    """The sinks of an app that are new or come back, one sentence each."""
-    recorded = chain.sinks.at(newest)
-    starts = [sink_start(sink, recorded, newest, chain) for sink in sinks]
-    return [start.note for start in starts if start.note is not None]
+    """The sinks of an app that are new, come back, or are no longer there, one sentence each."""
+    recorded, current = chain.sinks.at(newest), list(sinks)
+    starts = [sink_start(sink, recorded, newest, chain) for sink in current]
+    gone = [sink for sink, at in sorted(recorded.items()) if sink not in current and at >= newest.version - 1]
+    return [
+        *(start.note for start in starts if start.note is not None),
+        *(f"sink {sink!r} is not in the code any more: it gets no further versions" for sink in gone),
+    ]
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ def _changes(before: InEffect, after: AppSpec, rules: ChangeRules) -> Iterator[s
                     f"versions {back.until + 1} to {before.version}"
                 )
             yield from _reshaped(known, store)
+    yield from _renamed(before.app, after)
     was, now = ({each.path: each for each in app.own_endpoints} for app in (before.app, after))
     yield from (f"endpoint {path} is added" for path in sorted(now.keys() - was.keys()))
     yield from (f"endpoint {path} is removed" for path in sorted(was.keys() - now.keys()))
@@ -124,6 +125,18 @@ def _changes(before: InEffect, after: AppSpec, rules: ChangeRules) -> Iterator[s
 
 def _only(app: AppSpec, store: StoreSpec) -> AppSpec:
     return AppSpec(id=app.id, partitions=app.partitions, stores=(store,), subtopologies=())
+
+
+def _renamed(before: AppSpec, after: AppSpec) -> Iterator[str]:
+    """Sub-topologies that have another name: processors whose class, or `name=`, is another one."""
+    kept = {store.name for store in after.current_stores}
+    names = {each.number: each.name for each in before.subtopologies}
+    for each in after.subtopologies:
+        if names.get(each.number, each.name) != each.name and not kept.isdisjoint(each.stores):
+            yield (
+                f"{names[each.number]!r} is now called {each.name!r} and keeps its stores. Its outputs have the new "
+                "name too, and so have its sinks without a name= of their own: those are new sinks"
+            )
 
 
 _SHAPE = ("schema", "ttl_ms", "retention_ms", "max_entries", "clock", "profile", "options_hook", "from_now", "options")
