@@ -62,6 +62,7 @@ def test_records_that_fail_in_python_are_skipped_or_kept(spark: SparkSession, tm
         assert not kept_by(spark) - before, "what the checks have kept is freed with the version"
     (first, record), second = letters_of(tmp_path)
     assert (record, second[1]) == ("x", "y")
+    assert first.startswith("where(Column<'>(as_number(text), 0)'>) failed: "), "without addresses of the JVM"
     assert "failed: as_number() raised ValueError: invalid literal for int() with base 10: 'x' (at " in first
     assert newest is not None
     assert (newest.counts["records"], newest.counts["dead"]) == (5, 2)

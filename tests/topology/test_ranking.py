@@ -57,3 +57,14 @@ def test_the_best_rows_follow_every_change(versions: list[list[tuple[str, str, i
         better = [each for of, each in rows if of == game and (rows[of, each][0], each) > own]
         assert scores.rank((game, player)) == 1 + len(better)
     assert len(list(test.store("top-ranking").scan())) == len(rows), "no entry of a former score is left"
+
+
+def test_a_row_whose_score_is_not_a_number_has_none() -> None:
+    columns = Columns(Schema.of(game="string"), Schema.of(player="string"), Field("points", "double"))
+    test = ProcessorTest(ranking_of("top", 2, columns))
+    for player, points in (("a", 1.5), ("b", float("nan")), ("c", float("-inf"))):
+        test.pipe("x", {"player": player, "points": points, "_deleted": False}, timestamp=1)
+    test.pipe("x", {"player": "a", "points": float("nan"), "_deleted": False}, timestamp=1)
+    test.commit()
+    assert test.store("top").get("x").value == [{"player": "c", "points": float("-inf")}]
+    assert dict(test.store("top-scores").scan()) == {("x", "c"): float("-inf")}

@@ -27,6 +27,36 @@ _WORDS_OF_SQL: Final = frozenset(
 )
 """Expressions of one word that aren't columns."""
 
+_NODE: Final = "columnnodeexpression("
+_ATTRIBUTE = re.compile(r"UnresolvedAttribute\(List\(([^()]*)\),")
+
+
+def written(value: str | Column) -> str:
+    """An expression as a user wrote it, for a message that is the same each time.
+
+    Spark shows what a Python function gets as an object of the JVM, with addresses. Here it is the column, or `...`.
+
+    >>> written("points > 3")
+    "'points > 3'"
+    """
+    text = repr(value)
+    while (start := text.find(_NODE)) >= 0:
+        end = _closing(text, start + len(_NODE))
+        inside = text[start + len(_NODE) : end]
+        column = _ATTRIBUTE.match(inside)
+        text = text[:start] + (column[1].replace(", ", ".") if column else "...") + text[end + 1 :]
+    return text
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the parenthesis ends that was opened before `start`; the last one if a text inside has one of its own."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+    return len(text) - 1
+
 
 def input_type(frame: DataFrame, label: str, aggregate: Aggregate) -> str | None:
     """The type of what an aggregate is applied to; None for whole rows."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from math import isnan
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -117,7 +118,7 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
             self.changed: dict[tuple[Any, ...], int] = {}
 
         def prefetch(self, key: Any, event: Any) -> Iterable[tuple[Any, Any]]:
-            group, row, score = _parts(key), _row(event), getattr(event, by)
+            group, row, score = _parts(key), _row(event), _score(event)
             yield self.scores, (*group, *row)
             if score is not None:
                 yield self.ranking, (*group, score, *row)
@@ -125,7 +126,7 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
         def process(self, key: Any, event: Any, ctx: Context) -> None:
             group, row = _parts(key), _row(event)
             old = self.scores.get((*group, *row))
-            new = None if getattr(event, DELETED, False) else getattr(event, by)
+            new = None if getattr(event, DELETED, False) else _score(event)
             others = msgspec.to_builtins({column: getattr(event, column) for column in columns.others})
             if old == new and (new is None or self.ranking.get((*group, new, *row)) == others):
                 return
@@ -145,6 +146,11 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
                 there = self.best.get(key)
                 if there is None or there.value != found:
                     self.best.put(key, found or None, time)
+
+    def _score(event: Any) -> Any:
+        """None for a row without a score: one that is null, or not a number."""
+        score = getattr(event, by)
+        return None if isinstance(score, float) and isnan(score) else score
 
     def _row(event: Any) -> tuple[Any, ...]:
         return tuple(getattr(event, column) for column in rest)

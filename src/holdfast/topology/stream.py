@@ -19,7 +19,7 @@ from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.derived import ROW, TASK, TIME
-from holdfast.topology.frames import check_column, errors_in, input_type, is_repeatable, type_of
+from holdfast.topology.frames import check_column, errors_in, input_type, is_repeatable, type_of, written
 from holdfast.topology.global_joins import add_global_join
 from holdfast.topology.global_tables import GlobalTable
 from holdfast.topology.join_windows import JoinWindow
@@ -102,14 +102,14 @@ class Stream(Named):
 
     def where(self, condition: str | Column) -> Stream:
         """Keeps the records for which the condition is true."""
-        return self._computed(Filter(condition), f"where({condition!r})")
+        return self._computed(Filter(condition), f"where({written(condition)})")
 
     filter = where
 
     def select(self, *columns: str | Column) -> Stream:
         """Keeps these columns or expressions. Key and event time must be among them."""
         names = [column for column in columns if isinstance(column, str) and column.isidentifier()]
-        where = f"select({', '.join(map(repr, columns))})"
+        where = f"select({', '.join(map(written, columns))})"
         if len(names) < len(columns):
             return self._computed(lambda df: df.select(*columns), where)
         for name in names:
@@ -124,7 +124,7 @@ class Stream(Named):
                 return df.selectExpr(*[f"`{c}`" for c in df.columns if c != name], f"{value} AS `{name}`")
             return df.withColumn(name, value)
 
-        return self._computed(step, f"with_column({name!r}, {value!r})")
+        return self._computed(step, f"with_column({name!r}, {written(value)})")
 
     def drop(self, *columns: str) -> Stream:
         """Leaves these columns out."""
@@ -135,7 +135,7 @@ class Stream(Named):
 
         A record whose array is null or empty gives none.
         """
-        return self._computed(FlatMap(values, name), f"flat_map({values!r}, {name!r})")
+        return self._computed(FlatMap(values, name), f"flat_map({written(values)}, {name!r})")
 
     def key_by(self, *columns: str) -> Stream:
         """The same records under another key."""
@@ -157,11 +157,12 @@ class Stream(Named):
         taken = F.lit(False)
         for condition in conditions:
             matches = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
-            part = self._computed(Filter(matches & ~taken), f"branch({condition!r})")
+            part = self._computed(Filter(matches & ~taken), f"branch({written(condition)})")
             if not is_repeatable(part.frame):
                 raise TopologyError(
-                    f"branch({condition!r}): the condition may answer otherwise when it is asked again, so a record "
-                    "could be in two streams or in none. Put it into a column of the source, before app.stream()."
+                    f"branch({written(condition)}): the condition may answer otherwise when it is asked again, so a "
+                    "record could be in two streams or in none. Put it into a column of the source, before "
+                    "app.stream()."
                 )
             parts.append(part)
             taken = taken | matches
