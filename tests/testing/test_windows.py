@@ -356,3 +356,21 @@ def waiting(driver: TestDriver, store: str) -> float | None:
     count_commit(newest, None)
     found: float | None = REGISTRY.get_sample_value("holdfast_store_waiting", {"store": store})
     return found
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+def test_a_session_that_is_part_of_another_one_is_deleted_before_that_one_is_sent(by_function: bool) -> None:
+    app, games = one_task()
+    sessions = games.group_by().window(hf.session("10s", grace="1m"))
+    made = sessions.reduce(max, of="points") if by_function else sessions.count()
+    made.store("runs", emit=hf.every("30s"))
+    driver = TestDriver(app)
+
+    def sent(second: float) -> list[tuple[Any, Any, bool]]:
+        driver.pipe("games", game("ann", 1, second))
+        return [(row["window_start"], row["window_end"], row["_deleted"]) for row in driver.output("runs")]
+
+    assert sent(1) == sent(20) == []
+    assert sent(11) == [(at(1), at(1), True), (at(20), at(20), True)], "at once, though they have never been sent"
+    assert sent(40) == []
+    assert sent(55) == [(at(1), at(20), False), (at(40), at(40), False)], "when the step has ended"
