@@ -119,8 +119,9 @@ def test_spark_gives_the_same(seed: int, first: int | None, spark: SparkSession,
     app = hf.App("random", settings=hf.Settings(partitions=2))
     build(app, {name: records(GAMES) for name in SOURCES}, Random(seed), with_steps=True)
     driver = TestDriver(app)
-    for batch in batches:
+    for number, batch in enumerate(batches):
         driver.pipe_all(batch)
+        assert driver.counts == on_spark["counts"][number]
     for spec in app._topology.stores:
         assert repr(driver.store(spec.name).items()) == repr(on_spark[f"store {spec.name}"]), spec.name
     for name, output in names_in_tests(app._topology.outputs).items():
@@ -151,6 +152,7 @@ def run_on_spark(spark: SparkSession, folder: Path, seed: int, batches: list[Bat
     newest = log.newest()
     assert newest is not None and newest.version == len(batches)
     commits = [log.commit(Version(number)) for number in range(1, newest.version + 1)]
+    found["counts"] = [dict(commit.counts) for commit in commits if commit]
     for name, output in topology.outputs.items():
         parts = [part.table for commit in commits if commit for part in rows_of(output, log, commit)]
         found[f"output {name}"] = in_order([row for table in parts for row in table.to_pylist()])

@@ -46,6 +46,21 @@ class Streaks(hf.Processor):
             ctx.forward(key, {"total": total, "city": None})
 
 
+class Strict(hf.Processor):
+    """Fails for some records, after it has written and forwarded."""
+
+    of_player = hf.KeyValueStore("strict-of-player", value=int)
+    seen = hf.KeyValueStore("strict-seen", value=int, max_entries=2)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.of_player[key] = self.of_player.get(key, 0) + 1
+        self.seen[key] = event.n
+        ctx.forward(key, {"n": event.n})
+        ctx.count("strict")
+        if event.points == 6:
+            raise ValueError(f"{event.points} points")
+
+
 def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bool) -> None:
     """Adds operators of every kind, each in one of its forms. Stateless steps need Spark."""
     games, others = (
@@ -60,6 +75,13 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
         high, low = others.branch("points > 5")
         high.group_by().count().store("high")
         low.group_by("city").aggregate(odd=hf.sum("points * 2 + 1")).store("low")
+        items = others.flat_map("sequence(0, points % 3)", "item")
+        per_item = items.group_by(*_some(random, [("item",), ("player",)]))
+        per_item.aggregate(n=hf.count(), most=hf.max("n")).store("items")
+        for name in ("failing", "failing-too"):  # for the same records
+            shares = others.on_error(_kept_going(random)).with_column("share", "12 div points")
+            shares.group_by().aggregate(n=hf.count(), total=hf.sum("share")).store(name)
+        items.on_error(_kept_going(random)).group_by("city").aggregate(n=hf.sum("12 div item")).store("failing-items")
     _aggregate(games.group_by(*_some(random, [(), ("city",), ("player", "city")])), random).store("plain")
     options: list[dict[str, Any]] = [{"max_entries": 2}, {"history": "1h"}, {}]
     _aggregate(others.group_by(), random).store("bounded", **random.choice(options))
@@ -74,6 +96,8 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
         hf.session("10s", grace="10s"),
         hf.sliding("10s", grace="10s"),
     ]
+    of_lists = random.choice([hf.tumbling("20s", grace="10s"), *some])
+    _in_windows(games, others, of_lists, random).store("lists", **_emit(random))
     reduced = games.group_by().window(random.choice(some)).reduce(max, of="points")
     largest = reduced.store("window-largest", **_emit(random))
     largest.late.to_stream().group_by().count().store("late-largest")
@@ -85,6 +109,8 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
         outputs={"alerts": "player string, n bigint"},
         name="streaks",
     )
+    strict = others.process(Strict, output="player string, n bigint", name="strict", on_error=_kept_going(random))
+    strict.to_stream(key="player").group_by().count().store("forwarded-by-strict")
     by_city = made.to_stream(key="city").group_by().aggregate(players=hf.count(), most=hf.max("total")).store("by-city")
     counts = others.group_by().count().store("counts")
     counts.to_stream().key_by("count").group_by().aggregate(players=hf.count()).store("players-per-count")
@@ -109,6 +135,37 @@ def _add(balance: int, event: Any) -> int:
 def _subtract(balance: int, event: Any) -> int | None:
     """A balance of zero is no balance."""
     return balance - (event.points or 0) or None
+
+
+def _in_windows(games: hf.Stream, others: hf.Stream, windows: Any, random: Random) -> Any:
+    """Lists of numbers per window: of one stream or of two, by a function that may fail."""
+    options: dict[str, Any] = {"value": list[int], "on_error": _kept_going(random)}
+    if isinstance(windows, type(hf.session("10s"))):
+        options["merger"] = _list_both
+    if random.random() < 0.5:
+        return games.group_by().window(windows).aggregate_with(list, _list, **options)
+    both = hf.cogroup((games.group_by(), _list), (others.group_by(), _list_other))
+    return both.window(windows).aggregate_with(list, **options)
+
+
+def _list(numbers: list[int], event: Any) -> list[int] | None:
+    """A list of three is complete, and starts over."""
+    if event.points == 13:
+        raise ValueError("13 points")
+    return [*numbers, event.n] if len(numbers) < 3 else None
+
+
+def _list_other(numbers: list[int], event: Any) -> list[int]:
+    return [*numbers, -event.n]
+
+
+def _list_both(earlier: list[int], later: list[int]) -> list[int]:
+    return [*earlier, *later]
+
+
+def _kept_going(random: Random) -> Any:
+    """A mode in which a failed record doesn't stop the app."""
+    return random.choice(["skip", "dead_letter"])
 
 
 def _some(random: Random, choices: list[tuple[str, ...]]) -> tuple[str, ...]:
