@@ -243,6 +243,23 @@ def test_partial_answers_are_marked_and_only_given_when_asked_for() -> None:
         assert client.get("/numbers/range?partial=true").status_code == 503
 
 
+def test_the_latest_version_without_a_partition_is_one_that_all_others_have() -> None:
+    world = World()
+    world.commit(3, NUMBERS, {(n,): n for n in range(40)})
+    ahead, behind, lost = (TaskId(1, n) for n in range(3))
+    world.tasks[ahead].write(4, "numbers")
+    world.tasks[lost].error = InstanceUnavailable("it doesn't answer.")
+    with served(world.reader) as client:
+        answer = client.get("/numbers/range?at=latest&partial=true&wait=0s").json()
+        assert (answer["version"], answer["consistent"], list(answer["missing"])) == (3, True, [str(lost)])
+        here = [n for n in range(40) if world.task_of(NUMBERS, (n,)) != lost]
+        assert [entry["key"] for entry in answer["entries"]] == here
+        assert client.get("/numbers/range?at=latest&wait=0s").status_code == 503
+        world.tasks[behind].error = world.tasks[lost].error
+        answer = client.get("/numbers/range?at=latest&partial=true&wait=0s").json()
+        assert (answer["version"], [*answer["missing"]]) == (4, [str(behind), str(lost)])
+
+
 @pytest.mark.parametrize("path", ["range", "scan"])
 @pytest.mark.parametrize("error", [NotFresh("task 1_2 is elsewhere."), InstanceUnavailable("it doesn't answer.")])
 def test_the_next_page_without_a_partition_is_of_the_same_version(path: str, error: HoldfastError) -> None:

@@ -218,7 +218,7 @@ class Opener:
             if freshness.at is None:
                 found = self._newest(open_at, places, needs)
             elif isinstance(freshness.at, Latest):
-                found = self._latest(open_at, places, needs)
+                found = self._latest(open_at, places, needs, partial)
             else:
                 found = open_at(places, freshness.at, replace(needs, exact=freshness.at))
                 if (gone := _gone(found)) is not None and gone.held is not None:
@@ -237,7 +237,7 @@ class Opener:
                 found[n] = part
         return found
 
-    def _latest(self, open_at: _OpenAt, places: Sequence[StorePart], needs: ReadNeeds) -> list[Opened]:
+    def _latest(self, open_at: _OpenAt, places: Sequence[StorePart], needs: ReadNeeds, partial: bool) -> list[Opened]:
         readers = [reader for place in places if (reader := self._tasks(place.task)) is not None]
         here = any(reader.local for reader in readers)
         target = max((reader.newest for reader in readers), default=NOTHING)  # elsewhere: the newest that was seen
@@ -247,7 +247,7 @@ class Opener:
             found = open_at(places, target, needs)
             gone = _gone(found)
             if gone is None or gone.held is None:
-                return self._common(open_at, places, found, needs) or found
+                return self._common(open_at, places, found, needs, partial) or found
             for part in found:
                 _close(part)
             if self._clock.monotonic() >= needs.until:
@@ -260,18 +260,24 @@ class Opener:
             target = Version(gone.held[1])
 
     def _common(
-        self, open_at: _OpenAt, places: Sequence[StorePart], found: Sequence[Opened], needs: ReadNeeds
+        self, open_at: _OpenAt, places: Sequence[StorePart], found: Sequence[Opened], needs: ReadNeeds, partial: bool
     ) -> list[Opened] | None:
-        """The newest version that all replicas have, if some of them haven't come to a newer one in time."""
+        """The newest version that all replicas have, if some of them haven't come to a newer one in time.
+
+        With `partial`, that all those have which can be read.
+        """
         behind = [Version(e.version) for e in found if isinstance(e, NotFresh) and e.version is not None]
         if not behind or min(behind) < needs.at_least:
             return None
-        again = open_at(places, min(behind), needs)
+        unreadable = [n for n, part in enumerate(found) if partial and _is_unreadable(part)]
+        wanted = [n for n in range(len(places)) if n not in unreadable]
+        again = open_at([places[n] for n in wanted], min(behind), needs)
         if not all(isinstance(part, OpenPart) for part in again):
             return None
-        for part in found:
-            _close(part)
-        return again
+        opened = dict(zip(wanted, again, strict=True))
+        for n in wanted:
+            _close(found[n])
+        return [opened.get(n, part) for n, part in enumerate(found)]
 
     def _opened(
         self,
@@ -316,6 +322,11 @@ def found_reader(task: TaskId, reader: TaskReader | None) -> TaskReader:
             "instances."
         )
     return reader
+
+
+def _is_unreadable(part: Opened) -> bool:
+    """Whether there is no part, at whichever version."""
+    return not isinstance(part, OpenPart) and not (isinstance(part, NotFresh) and part.version is not None)
 
 
 def _close(part: Opened) -> None:
