@@ -51,6 +51,24 @@ def test_the_compose_file_is_valid() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_an_instance_in_a_container_is_started_with_its_storage_and_bucket() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    (endpoint,) = {
+        each["environment"]["HOLDFAST_LOG__OPTIONS__ENDPOINT"]
+        for each in services.values()
+        if "secrets" in each and "environment" in each
+    }
+    storage, _, port = endpoint.removeprefix("http://").partition(":")
+    assert f":{port}" in services[storage]["command"]
+    (made,) = [name for name, each in services.items() if "mkdir" in each["command"]]
+    assert services[made]["volumes"] == services[storage]["volumes"], "the bucket is a folder of the server's"
+    for service in services.values():
+        if service["command"][0] == "instance":
+            assert {storage, made} <= service["depends_on"].keys()
+            (log,) = [part.partition("://")[2] for part in service["command"] if part.startswith("--log=")]
+            assert services[made]["command"][-1].endswith(f"/{log.partition('/')[0]}")
+
+
 def test_instances_in_containers_may_write_their_state() -> None:
     """A new volume has the owner of the folder in the image that it is mounted at."""
     (folder,) = re.findall(r"^RUN install --directory --owner=holdfast .* (\S+)$", IMAGE.read_text(), re.MULTILINE)
