@@ -63,6 +63,30 @@ def test_listeners_get_every_transition_in_order(wishes: Sequence[AppState]) -> 
     assert received == list(pairwise(states))
 
 
+def test_an_app_that_starts_or_is_resumed_while_tasks_move_is_rebalancing_until_they_have_arrived() -> None:
+    machine, seen = StateMachine(), list[AppState]()
+    machine.add_listener(lambda old, new: seen.append(new))
+    machine.move(AppState.RESTORING)
+    machine.tasks_move(True)
+    assert str(machine.state) == "restoring", "there was nothing to move from"
+    machine.move(AppState.RUNNING)
+    assert str(machine.state) == "rebalancing"
+    machine.tasks_move(False)
+    assert str(machine.state) == "running"
+    machine.move(AppState.PAUSED)
+    machine.tasks_move(True)
+    assert str(machine.state) == "paused"
+    machine.move(AppState.RUNNING)
+    assert str(machine.state) == "rebalancing"
+    machine.move(AppState.PAUSED)
+    machine.tasks_move(False)
+    machine.move(AppState.RUNNING)
+    assert str(machine.state) == "running"
+    assert machine.close(TIMEOUT)
+    running, moving, paused = AppState.RUNNING, AppState.REBALANCING, AppState.PAUSED
+    assert seen == [AppState.RESTORING, running, moving, running, paused, running, moving, paused, running]
+
+
 def test_the_cause_of_an_error_is_kept() -> None:
     machine, cause = StateMachine(), OSError("disk on fire")
     machine.move(AppState.ERROR, cause)

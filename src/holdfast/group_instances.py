@@ -226,6 +226,8 @@ class GroupInstances:
         while True:
             missing = self._not_ready(version)
             if not missing:
+                if self._rebalances.under_way:
+                    self._has_settled()  # the thread that watches looks less and less often
                 return
             if (failure := self._gave_up or self._refused_by_all()) is not None:
                 raise failure

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from holdfast.group.rebalances import RebalanceEvent, RebalancePhase
 from holdfast.instance.events import RestoreEvent
 from holdfast.listeners import ListenerPool
-from holdfast.states import AppState, StateListener, StateMachine
+from holdfast.states import StateListener, StateMachine
 
 RestoreListener = Callable[[RestoreEvent], object]
 RebalanceListener = Callable[[RebalanceEvent], object]
@@ -55,9 +55,6 @@ def on_rebalance(states: StateMachine, listeners: ListenerPool[RebalanceEvent]) 
 
     def take(event: RebalanceEvent) -> None:
         listeners.publish(event)
-        if event.phase is RebalancePhase.STARTED:
-            states.try_move(AppState.REBALANCING)
-        elif states.state is AppState.REBALANCING:
-            states.try_move(AppState.RUNNING)
+        states.tasks_move(event.phase is RebalancePhase.STARTED)
 
     return take

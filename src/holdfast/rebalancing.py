@@ -47,6 +47,10 @@ class Rebalances:
         self._under_way: list[tuple[RebalanceEvent, float]] = []
         """With their begin by the monotonic clock."""
 
+    @property
+    def under_way(self) -> bool:
+        return bool(self._under_way)
+
     def begin(self, event: RebalanceEvent) -> None:
         self._began = SYSTEM_CLOCK.monotonic()
         self._under_way.append((event, self._began))

@@ -9,7 +9,8 @@
 STOPPED and ERROR are final: such an app can't be started again; create a new one. In Kafka Streams STOPPING is called
 PENDING_SHUTDOWN, STOPPED is NOT_RUNNING, and RESTORING is a part of its REBALANCING. While an app is REBALANCING an
 active task moves or restores; batches and queries go on. While it is PAUSED no batch is started, and queries go on; it
-stays PAUSED if tasks move meanwhile.
+stays PAUSED if tasks move meanwhile. One that starts to run, or is resumed, before they have arrived is REBALANCING
+then. At its first start there is no generation yet: it is RESTORING until each task can be read.
 """
 
 import threading
@@ -108,6 +109,7 @@ paused, rebalancing, stopping.
     def __init__(self) -> None:
         self._state = AppState.CREATED
         self._cause: BaseException | None = None
+        self._tasks_move = False
         self._changed = threading.Condition()
         self._listeners = ListenerPool[AppState, AppState]("state")
         self._publish()
@@ -137,6 +139,8 @@ paused, rebalancing, stopping.
             self._publish()
             self._listeners.publish(old, new)  # under the lock, so that listeners get transitions in order
             self._changed.notify_all()
+            if new is AppState.RUNNING and self._tasks_move:
+                self.move(AppState.REBALANCING)
 
     def try_move(self, new: AppState, cause: BaseException | None = None) -> bool:
         """Changes the state to `new` if that is allowed. Returns whether this call has changed it."""
@@ -145,6 +149,15 @@ paused, rebalancing, stopping.
                 return False
             self.move(new, cause)
             return True
+
+    def tasks_move(self, moving: bool) -> None:
+        """Active tasks move or restore from now on, or no longer. An app that runs is REBALANCING meanwhile."""
+        with self._changed:
+            self._tasks_move = moving
+            if moving:
+                self.try_move(AppState.REBALANCING)
+            elif self._state is AppState.REBALANCING:
+                self.move(AppState.RUNNING)
 
     def wait_for(self, *states: AppState, timeout: float | None = None) -> bool:
         """Waits until the state is one of `states`. False if that can no longer happen, or after the timeout."""

@@ -18,6 +18,7 @@ from holdfast.contacts import Contact
 from holdfast.embedded import EmbeddedProcesses
 from holdfast.errors import Closed, Interrupted
 from holdfast.group.generations import Address
+from holdfast.group.rebalances import RebalanceEvent, RebalancePhase
 from holdfast.group_instances import GroupInstances
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
@@ -330,6 +331,28 @@ def test_tasks_that_are_added_are_hosted_by_running_instances(app: AppLog, tmp_p
     finally:
         instances.stop(30.0)
     assert failures == []
+
+
+def test_a_first_start_is_a_rebalance_that_ends_before_the_app_runs(app: AppLog, tmp_path: Path) -> None:
+    chosen = settings(tmp_path, instances=2, log=LogSettings(url=app.url, fsync=False), partitions=3)
+    events: list[RebalanceEvent] = []
+    instances = GroupInstances(
+        "app",
+        chosen,
+        app_file=1,
+        on_event=lambda event: None,
+        on_failure=lambda error: None,
+        on_rebalance=events.append,
+    )
+    try:
+        instances.assign(app.log.app.tasks())
+        instances.wait_until_ready(app.version)
+        # Each instance counts as it joins, so there may have been a generation with one of them.
+        started = [event.generation for event in events if event.phase is RebalancePhase.STARTED]
+        assert [event.generation for event in events if event.phase is RebalancePhase.COMPLETED] == started
+        assert {move.source for move in events[0].moves} == {None}
+    finally:
+        instances.stop(30.0)
 
 
 def test_instances_that_hang_are_killed_at_the_end_of_the_time(app: AppLog, tmp_path: Path) -> None:
