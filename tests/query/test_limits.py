@@ -459,6 +459,17 @@ def test_one_stream_too_many_is_refused_like_any_request(
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
+@pytest.mark.parametrize("path", ["scan", "arrow", "watch"])
+def test_a_head_of_a_stream_reads_nothing(path: str, tmp_path: Path) -> None:
+    numbers = AppSpec(id="game", partitions=1, stores=(NUMBERS,), subtopologies=subtopologies_of({"numbers": 0}))
+    with serving(tmp_path, numbers, RestSettings(port=0)) as (_, _, service):
+        with httpx2.Client(base_url=f"{service.url}/v1/stores/numbers", timeout=30) as client:
+            refused = client.head(path)
+            assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+            assert metrics.value("holdfast_rest_streams") == 0
+            assert client.head("range").status_code == 200
+
+
 def test_a_stream_that_becomes_a_refusal_counts_no_more() -> None:
     world = World()
     world.commit(1, NUMBERS, {(1,): 1})

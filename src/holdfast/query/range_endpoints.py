@@ -110,6 +110,7 @@ class RangeEndpoints:
                 (*paged, _UNLIMITED, _CURSOR, *shown),
                 gone,
                 media=NDJSON,
+                streams=True,
                 stores=by_key,
             ),
             Operation(

@@ -154,4 +154,7 @@ def _route(operation: Operation) -> Route:
         request.scope[_TEMPLATE] = operation.template
         return await operation.endpoint(operation.call(request))
 
-    return Route(operation.path, answer, methods=[operation.method])
+    route = Route(operation.path, answer, methods=[operation.method])
+    if operation.streams:
+        route.methods = {operation.method}  # without the HEAD that Starlette adds to GET
+    return route

@@ -96,6 +96,7 @@ class Watches:
                 _PARAMETERS,
                 errors,
                 media="text/event-stream",
+                streams=True,
                 headers=(_LAST_EVENT,),
             )
         ]
