@@ -19,8 +19,8 @@ from holdfast.errors import HoldfastError
 from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.group.driver_heartbeat import DriverHeartbeat
 from holdfast.group.driver_steps import DriverSteps
+from holdfast.group.failure_detector import FailureDetector
 from holdfast.group.generations import Generation
-from holdfast.group.judge import Judge
 from holdfast.group.members import Member
 from holdfast.group.rules import assignor_of, rules_of
 from holdfast.group.side_by_side import side_by_side
@@ -57,7 +57,7 @@ class DriverCoordinator:
             storage,
             log,
             f"the driver, process {os.getpid()} on {socket.gethostname()}",
-            Judge(interval, timeout),
+            FailureDetector(interval, timeout),
             assignor_of(group, alert),
             rules_of(group, settings.standbys, settings.restore.acceptable_lag),
             new_id,

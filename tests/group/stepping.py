@@ -11,8 +11,8 @@ from holdfast.group.candidates import Wanted
 from holdfast.group.coordinator import FORGET_AFTER, Coordinator, Needs
 from holdfast.group.driver_heartbeat import DriverHeartbeat
 from holdfast.group.driver_steps import DriverSteps
+from holdfast.group.failure_detector import FailureDetector
 from holdfast.group.generations import Generation, Generations, Rules
-from holdfast.group.judge import Judge
 from holdfast.group.member_steps import MemberSteps
 from holdfast.group.members import Hosted, Member
 from holdfast.log.objects import Storage
@@ -91,7 +91,7 @@ class Group:
             self.storage,
             LOG,
             name,
-            Judge(INTERVAL, TIMEOUT),
+            FailureDetector(INTERVAL, TIMEOUT),
             assign,
             self.rules,
             lambda: f"id-{next(_numbers)}",

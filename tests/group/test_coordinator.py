@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.group.candidates import Assigned, Candidate, Presence, Wanted
 from holdfast.group.coordinator import Coordinator, Needs
+from holdfast.group.failure_detector import FailureDetector
 from holdfast.group.generations import Generation, Place, Rules
-from holdfast.group.judge import Judge
 from holdfast.log import names, operator_requests
 from holdfast.log.objects import Storage
 from holdfast.words import TaskId, Version
@@ -41,7 +41,7 @@ class Group:
         self.beat = dict.fromkeys(ids, 0)
         numbers = itertools.count()
         self.coordinator = Coordinator(
-            self.storage, LOG, "driver", Judge(1.0, 4.0), on_the_first, Rules(), lambda: f"id-{next(numbers)}"
+            self.storage, LOG, "driver", FailureDetector(1.0, 4.0), on_the_first, Rules(), lambda: f"id-{next(numbers)}"
         )
 
     def second(self, *beating: str) -> Generation | None:
@@ -167,7 +167,7 @@ def test_a_member_that_coordinates_goes_by_the_rules_of_the_driver() -> None:
     made = group.second("a", "b")
     assert made is not None and made.rules == Rules(standbys=1, spread_by=("zone",))
     own = Coordinator(
-        group.storage, LOG, "a", group.coordinator.judge, on_the_first, Rules(), lambda: "own", keeps_rules=True
+        group.storage, LOG, "a", group.coordinator.detector, on_the_first, Rules(), lambda: "own", keeps_rules=True
     )
     group.coordinator = own
     for _ in range(5):
@@ -187,7 +187,7 @@ def test_a_late_heartbeat_of_a_former_process_is_not_believed() -> None:
         found = group.second("a")
         assert found is not None
         assert (found.members["a"].incarnation, found.members["a"].flight) == (2, "grpc://new:1")
-        assert group.coordinator.judge.silent_for("a", group.now) > 0
+        assert group.coordinator.detector.silent_for("a", group.now) > 0
     for _ in range(3):
         found = group.second("a")
     assert found is not None

@@ -19,8 +19,8 @@ from holdfast.group import members
 from holdfast.group.assignor import assign
 from holdfast.group.candidates import Wanted
 from holdfast.group.coordinator import Coordinator, Needs
+from holdfast.group.failure_detector import FailureDetector
 from holdfast.group.generations import Generation, Rules
-from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, MemberState
 from holdfast.group.membership import Membership, Status
 from holdfast.group.overview import Watch
@@ -59,8 +59,8 @@ class Cluster:
         self.memberships[id] = Membership.join(self.storage, member, status, lambda holder: False)
 
     def coordinate(self, rules: Rules) -> Generation:
-        judge = Judge(1.0, 10.0)
-        coordinator = Coordinator(self.storage, self.log.id, "driver", judge, assign, rules, self.log.new_id)
+        detector = FailureDetector(1.0, 10.0)
+        coordinator = Coordinator(self.storage, self.log.id, "driver", detector, assign, rules, self.log.new_id)
         tasks = [Wanted(task=task) for task in self.log.app.tasks()]
         needs = Needs(app_file=1, tasks=tasks, newest=Version(20))
         for now in (0.0, 1.0):

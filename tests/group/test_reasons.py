@@ -6,8 +6,8 @@ from holdfast.chance import new_id
 from holdfast.group import members
 from holdfast.group.assignor import assign
 from holdfast.group.coordinator import Coordinator, Needs
+from holdfast.group.failure_detector import FailureDetector
 from holdfast.group.generations import Rules
-from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, MemberState
 from holdfast.log import names, operator_requests
 from holdfast.log.storage import open_storage
@@ -23,7 +23,7 @@ class Group:
     def __init__(self, url: str, standbys: int = 1) -> None:
         self.storage = open_storage(url, fsync=False)
         self.coordinator = Coordinator(
-            self.storage, LOG, "driver", Judge(1.0, 10.0), assign, Rules(standbys=standbys), new_id
+            self.storage, LOG, "driver", FailureDetector(1.0, 10.0), assign, Rules(standbys=standbys), new_id
         )
         self.now = 0.0
         self.beats = 0
@@ -45,7 +45,7 @@ class Group:
         self.now += 1.0
         self.coordinator.look(self.now)
         if suspected:
-            self.coordinator.judge.suspect(suspected)
+            self.coordinator.detector.suspect(suspected)
         found = self.coordinator.propose(Needs(app_file=1, tasks=tasks_of(2), newest=Version(5)))
         return "" if found is None else found.reason
 

@@ -140,7 +140,7 @@ class GroupInvariants:
         process.watch.check_deleted(member.id)
         identity = member.incarnation, member.process, member.beat
         if self._stored.get(name, 0) < process.step_began and process.watch.identity(member.id) != identity:
-            raise Violation(f"{process} deletes the heartbeat of {member.id} that it has not judged")
+            raise Violation(f"{process} deletes the heartbeat of {member.id} that it has not looked at")
         self._deleted[member.id] = max(self._deleted.get(member.id, 0), member.incarnation)
 
     def incarnation_below(self, id: str) -> int:

@@ -139,7 +139,7 @@ class Instance(Process):
         self.loop("maintain", 2.0, self.maintain)
 
     def _new_coordinator(self) -> Coordinator:
-        self.watch = Watch(self.name)  # one that coordinates again starts over with judging
+        self.watch = Watch(self.name)  # one that coordinates again starts over
         return Coordinator(
             self.storage,
             self.log.id,

@@ -16,8 +16,8 @@ from holdfast.errors import StorageUnavailable
 from holdfast.group.coordinator import Coordinator
 from holdfast.group.draft import Draft
 from holdfast.group.driver_heartbeat import DriverWatch
+from holdfast.group.failure_detector import FailureDetector, Liveness
 from holdfast.group.generations import Generation, Generations
-from holdfast.group.judge import Judge, Standing
 from holdfast.group.member_steps import MemberSteps
 from holdfast.group.members import Member
 from holdfast.group.membership import Membership
@@ -209,37 +209,37 @@ def _suspended_for_good() -> Patches:
 
 
 def _counts_sleep() -> Patches:
-    return [(Judge, "_gap", property(lambda self: float("inf")))]
+    return [(FailureDetector, "_gap", property(lambda self: float("inf")))]
 
 
 def _trusts_old_heartbeats() -> Patches:
-    standing = Judge.standing
+    liveness = FailureDetector.liveness
 
-    def alive(self: Judge, id: str) -> Standing:
-        found = standing(self, id)
-        return Standing.LIVE if found is Standing.UNKNOWN else found
+    def alive(self: FailureDetector, id: str) -> Liveness:
+        found = liveness(self, id)
+        return Liveness.LIVE if found is Liveness.UNKNOWN else found
 
-    return [(Judge, "standing", alive)]
+    return [(FailureDetector, "liveness", alive)]
 
 
 def _drops_the_absent() -> Patches:
-    standing = Judge.standing
+    liveness = FailureDetector.liveness
 
-    def gone(self: Judge, id: str) -> Standing:
-        found = standing(self, id)
-        return found if found is Standing.LIVE else Standing.GONE
+    def gone(self: FailureDetector, id: str) -> Liveness:
+        found = liveness(self, id)
+        return found if found is Liveness.LIVE else Liveness.GONE
 
-    return [(Judge, "standing", gone)]
+    return [(FailureDetector, "liveness", gone)]
 
 
 def _never_gives_up() -> Patches:
-    standing = Judge.standing
+    liveness = FailureDetector.liveness
 
-    def present(self: Judge, id: str) -> Standing:
-        found = standing(self, id)
-        return Standing.LIVE if found is Standing.GONE and id in self._seen else found
+    def present(self: FailureDetector, id: str) -> Liveness:
+        found = liveness(self, id)
+        return Liveness.LIVE if found is Liveness.GONE and id in self._seen else found
 
-    return [(Judge, "standing", present)]
+    return [(FailureDetector, "liveness", present)]
 
 
 def _own_generation() -> Patches:
@@ -281,7 +281,7 @@ def _reads_nobody_leaves() -> Patches:
 def _missing_is_gone() -> Patches:
     def look(self: Coordinator, now: float, pace: float = 0.0) -> None:
         self.members = self._members.read()
-        self.judge.look(now, self.members, pace)
+        self.detector.look(now, self.members, pace)
 
     return [(Coordinator, "look", look)]
 
@@ -326,8 +326,8 @@ MUTATIONS = [
     Mutation("a flush keeps the former view", 0, _flush_keeps_the_view),
     Mutation("a reader goes back in time", 117, _goes_back_in_time),
     Mutation("a replica that failed is not tried again", 13, _suspended_for_good),
-    Mutation("a judge counts time in which it slept", 2, _counts_sleep),
-    Mutation("a judge trusts an old heartbeat", 0, _trusts_old_heartbeats),
+    Mutation("a detector counts time in which it slept", 2, _counts_sleep),
+    Mutation("a detector trusts an old heartbeat", 0, _trusts_old_heartbeats),
     Mutation("an absent member loses its tasks", 0, _drops_the_absent),
     Mutation("nobody is given up", 78, _never_gives_up),
     Mutation("a coordinator believes in its own generation", 88, _own_generation),
@@ -338,8 +338,10 @@ MUTATIONS = [
     Mutation("a drain waits for nobody", 56, _same(MemberSteps, "has_handed_over", lambda self: True)),
     Mutation("an operator's drain is not seen", 6, _same(Coordinator, "draining", frozenset())),
     Mutation("a member without a heartbeat is gone at once", 139, _missing_is_gone),
-    Mutation("a heartbeat is deleted too early", 6, _same(Judge, "gone_for", lambda self, id, now: float("inf"))),
-    Mutation("a heartbeat is deleted that was not judged", 151, _same(Coordinator, "_is_stored", lambda *_: True)),
+    Mutation(
+        "a heartbeat is deleted too early", 6, _same(FailureDetector, "gone_for", lambda self, id, now: float("inf"))
+    ),
+    Mutation("a heartbeat is deleted that was not looked at", 151, _same(Coordinator, "_is_stored", lambda *_: True)),
     Mutation("incarnations count starts only", 34, _counts_starts_only),
     Mutation("an outdated driver proposes", 4, _proposes_unasked),
     Mutation("the number of a lost generation is used again", 166, _same(Coordinator, "_newest_hosted", lambda *_: 0)),

@@ -8,8 +8,8 @@ changed under its eyes, or that was there before, is part of a generation. One t
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.group.failure_detector import FailureDetector, Liveness
 from holdfast.group.generations import Generation
-from holdfast.group.judge import Judge, Standing
 from holdfast.group.members import Member
 from tests.simulation.model import Violation
 
@@ -62,9 +62,9 @@ class Watch:
             each.generation = member.generation
             each.gone |= each.silent >= TIMEOUT - _ROUNDING
 
-    def check_judge(self, judge: Judge) -> None:
+    def check_detector(self, detector: FailureDetector) -> None:
         for id, each in self.seen.items():
-            if judge.standing(id) is Standing.GONE and not each.gone:
+            if detector.liveness(id) is Liveness.GONE and not each.gone:
                 raise Violation(
                     f"{self.name} gave {id} up after {each.silent:.2f} s in which it looked; a session has {TIMEOUT} s"
                 )
@@ -104,8 +104,8 @@ class Watch:
                 )
 
 
-class WatchedJudge(Judge):
-    """The real judge, whose looks a watch sees too."""
+class WatchedJudge(FailureDetector):
+    """The real detector, whose looks a watch sees too."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(INTERVAL, TIMEOUT)
@@ -114,7 +114,7 @@ class WatchedJudge(Judge):
     def look(self, now: float, members: Mapping[str, Member], pace: float = 0.0) -> None:
         super().look(now, members, pace)
         self._watch.looks(now, members)
-        self._watch.check_judge(self)
+        self._watch.check_detector(self)
 
     def vouch(self, id: str) -> None:
         super().vouch(id)

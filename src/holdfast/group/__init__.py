@@ -1,7 +1,7 @@
 """The group: the instances of one app, found through the log, and which of them hosts which task.
 
     members.py       heartbeats: what each instance writes about itself
-    judge.py         which members are alive, by the own clock of the one who asks
+    failure_detector.py   which members are alive, by the own clock of the process that looks
     generations.py   assignments, numbered, created if absent
     assignor.py      where tasks should be: a pure function, with candidates.py, weights.py, draft.py, picking.py,
                      roles.py, moving.py, explaining.py; own_assignor.py loads and checks a user's own

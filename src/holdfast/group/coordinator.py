@@ -18,8 +18,8 @@ import msgspec
 from holdfast.errors import DamagedObject
 from holdfast.group import members as heartbeats
 from holdfast.group.candidates import Assign, Assigned, Candidate, Presence, Wanted
+from holdfast.group.failure_detector import FailureDetector, Liveness
 from holdfast.group.generations import LOST, Address, Generation, Generations, Rules
-from holdfast.group.judge import Judge, Standing
 from holdfast.group.members import Member, Members, MemberState
 from holdfast.group.reasons import reason_of
 from holdfast.group.side_by_side import Map, side_by_side
@@ -56,7 +56,7 @@ class Coordinator:
         storage: Storage,
         log: str,
         name: str,
-        judge: Judge,
+        detector: FailureDetector,
         assign: Assign,
         rules: Rules,
         new_id: Callable[[], str],
@@ -73,7 +73,7 @@ class Coordinator:
         self.generations = Generations(storage, log)
         self._log = log
         self._name = name
-        self.judge = judge
+        self.detector = detector
         self._assign = assign
         self._rules = rules
         self._keeps_rules = keeps_rules
@@ -101,10 +101,10 @@ class Coordinator:
             # A heartbeat that someone deleted, or that a former process of the id wrote over, says nothing: the member
             # is silent until its session ends.
             outdated = id not in found or found[id].incarnation < member.incarnation
-            if outdated and self.judge.standing(id) is not Standing.GONE:
+            if outdated and self.detector.liveness(id) is not Liveness.GONE:
                 found[id] = member
         self.members = found
-        self.judge.look(now, self.members, pace)
+        self.detector.look(now, self.members, pace)
 
     def propose(self, needs: Needs) -> Generation | None:
         """The generation in effect after the last look, which may be a new one of this coordinator."""
@@ -152,7 +152,7 @@ class Coordinator:
         return max((member.generation for member in self._live() if member.generation <= highest), default=0)
 
     def _live(self) -> Iterable[Member]:
-        return (member for id, member in self.members.items() if self.judge.standing(id) is Standing.LIVE)
+        return (member for id, member in self.members.items() if self.detector.liveness(id) is Liveness.LIVE)
 
     def tidy(self, now: float) -> None:
         """Deletes old generations, and the heartbeats of members that nobody waits for any more."""
@@ -171,11 +171,11 @@ class Coordinator:
             newest is not None
             and id not in newest.members
             and self.members[id].incarnation <= newest.number
-            and self.judge.gone_for(id, now) >= self._forget_after
+            and self.detector.gone_for(id, now) >= self._forget_after
         )
 
     def _is_stored(self, member: Member) -> bool:
-        """Whether a heartbeat is still the one that was judged: the id may have been started again since."""
+        """Whether a heartbeat is still the one that the detector has seen: the id may have been started again since."""
         try:
             return heartbeats.read(self._storage, self._log, member.id) == member
         except (DamagedObject, UnknownFormat):
@@ -190,7 +190,7 @@ class Coordinator:
         candidates = [
             candidate
             for id, member in sorted(members.items())
-            if (candidate := self._candidate(member, self.judge.standing(id), known, needs.newest)) is not None
+            if (candidate := self._candidate(member, self.detector.liveness(id), known, needs.newest)) is not None
         ]
         if not any(candidate.presence is Presence.HERE for candidate in candidates):
             return None
@@ -205,19 +205,19 @@ class Coordinator:
         return msgspec.structs.replace(after, reason=reason)
 
     def _candidate(
-        self, member: Member, standing: Standing, known: frozenset[str], newest: Version
+        self, member: Member, liveness: Liveness, known: frozenset[str], newest: Version
     ) -> Candidate | None:
         """A member for the assignor; None if nothing can be placed on it."""
-        match standing:
-            case Standing.GONE:
+        match liveness:
+            case Liveness.GONE:
                 return None
-            case Standing.UNKNOWN if member.id not in known:
+            case Liveness.UNKNOWN if member.id not in known:
                 return None  # its heartbeat may be years old
-            case Standing.LIVE:
+            case Liveness.LIVE:
                 stops = member.state is MemberState.LEAVING
                 stays = Presence.STOPPING if stops else Presence.HERE
                 presence = Presence.LEAVING if member.id in self.draining else stays
-            case Standing.UNKNOWN | Standing.SUSPECTED:
+            case Liveness.UNKNOWN | Liveness.SUSPECTED:
                 presence = Presence.AWAY
         replicas = {
             TaskId.parse(task): hosted

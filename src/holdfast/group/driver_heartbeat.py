@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.errors import DamagedObject
-from holdfast.group.judge import Judge, Standing
+from holdfast.group.failure_detector import FailureDetector, Liveness
 from holdfast.group.members import FORMAT, LARGEST, Member, MemberState
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Storage
@@ -65,7 +65,7 @@ class DriverWatch:
     def __init__(self, storage: Storage, log: str, interval: float, timeout: float) -> None:
         self._storage = storage
         self._log = log
-        self._judge = Judge(interval, timeout)
+        self._detector = FailureDetector(interval, timeout)
         self._believed: Member | None = None
 
     def is_gone(self, now: float, pace: float = 0.0) -> bool:
@@ -74,9 +74,9 @@ class DriverWatch:
             self._believed = read(self._storage, self._log) or self._believed
         except (DamagedObject, documents.UnknownFormat):
             self._believed = self._believed or _unreadable(self._log)
-        self._judge.look(now, {} if self._believed is None else {DRIVER: self._believed}, pace)
+        self._detector.look(now, {} if self._believed is None else {DRIVER: self._believed}, pace)
         ended = self._believed is not None and self._believed.state is MemberState.LEFT
-        return ended or self._judge.standing(DRIVER) is Standing.GONE
+        return ended or self._detector.liveness(DRIVER) is Liveness.GONE
 
 
 def _unreadable(log: str) -> Member:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from holdfast.clock import Clock
 from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.group.driver_heartbeat import DriverHeartbeat
+from holdfast.group.failure_detector import Liveness
 from holdfast.group.generations import Generation
-from holdfast.group.judge import Standing
 from holdfast.group.members import Member, MemberState
 from holdfast.group.pace import interval_for
 
@@ -62,8 +62,8 @@ class DriverSteps:
     @property
     def pace(self) -> float:
         """The seconds between two steps. A member that leaves doesn't wait longer than necessary for its last task."""
-        members, judge = self._coordinator.members.items(), self._coordinator.judge
-        if any(each.state is MemberState.LEAVING and judge.standing(id) is Standing.LIVE for id, each in members):
+        members, detector = self._coordinator.members.items(), self._coordinator.detector
+        if any(each.state is MemberState.LEAVING and detector.liveness(id) is Liveness.LIVE for id, each in members):
             return self._interval
         count = 1 if self._known is None else len(self._known.members)
         return interval_for(count, self._interval, self._timeout)
@@ -72,7 +72,7 @@ class DriverSteps:
     def suspected(self) -> Collection[str]:
         """The members that are in the generation and don't answer now."""
         members = () if self._known is None else self._known.members
-        return {id for id in members if self._coordinator.judge.standing(id) in (Standing.SUSPECTED, Standing.GONE)}
+        return {id for id in members if self._coordinator.detector.liveness(id) in (Liveness.SUSPECTED, Liveness.GONE)}
 
     def running(self, generation: Generation) -> set[tuple[str, str]]:
         """Member and task of the replicas that run in this generation, as the last heartbeats say."""
@@ -86,7 +86,7 @@ class DriverSteps:
 
     def lost(self, id: str, incarnation: int | None = None) -> bool:
         """The process of a member has ended, or a connection to it was refused or reset; whether that is new."""
-        if self._coordinator.judge.standing(id) is not Standing.LIVE:
+        if self._coordinator.detector.liveness(id) is not Liveness.LIVE:
             return False
         with self._reporting:
             self._lost[id] = incarnation
@@ -94,7 +94,7 @@ class DriverSteps:
 
     def hangs(self, id: str, incarnation: int) -> bool:
         """A member has answered nothing for a while; whether that is new. It is reported again as long as it lasts."""
-        if self._coordinator.judge.standing(id) is not Standing.LIVE:
+        if self._coordinator.detector.liveness(id) is not Liveness.LIVE:
             return False
         with self._reporting:
             self._hanging[id] = incarnation
@@ -114,14 +114,16 @@ class DriverSteps:
             lost, self._lost = self._lost, {}
             hanging, self._hanging = self._hanging, {}
             started, self._started = self._started, set()
-        silent = {id: it for id, it in hanging.items() if coordinator.judge.silent_for(id, now) >= MISSED * self.pace}
+        silent = {
+            id: it for id, it in hanging.items() if coordinator.detector.silent_for(id, now) >= MISSED * self.pace
+        }
         # After the look: a heartbeat that was written just before the end would clear the suspicion.
         for id, incarnation in {**silent, **lost}.items():
             member = coordinator.members.get(id)
             if incarnation is None or member is None or member.incarnation == incarnation:
-                coordinator.judge.suspect(id)
+                coordinator.detector.suspect(id)
         for id in sorted({*started, *self._answering(started)}):
-            coordinator.judge.vouch(id)
+            coordinator.detector.vouch(id)
         found = coordinator.propose(needs())
         if found is not None and (self._known is None or found.id != self._known.id):
             self._known = found
@@ -138,7 +140,7 @@ class DriverSteps:
         unknown = [
             member
             for id, member in sorted(coordinator.members.items())
-            if coordinator.judge.standing(id) is Standing.UNKNOWN
+            if coordinator.detector.liveness(id) is Liveness.UNKNOWN
             and member.state is not MemberState.LEFT
             and id not in started
             and self._asked.get(id) != (member.incarnation, member.process)

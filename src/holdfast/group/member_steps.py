@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.group.driver_heartbeat import DriverWatch
+from holdfast.group.failure_detector import Liveness
 from holdfast.group.generations import Generation
-from holdfast.group.judge import Standing
 from holdfast.group.members import Hosted, Member, MemberState
 from holdfast.group.membership import Membership, Status
 from holdfast.group.pace import interval_for
@@ -150,12 +150,12 @@ class MemberSteps:
             if driverless or leaving:
                 coordinator = self._coordinator = self._coordinator or self._new_coordinator()
                 coordinator.look(now, self.pace)
-                coordinator.judge.vouch(self._id)
+                coordinator.detector.vouch(self._id)
                 self._nobody_stays = leaving and not self._staying(coordinator, generation)
                 if driverless:
                     generation = self._coordinated(coordinator, now) or generation
             else:
-                self._coordinator = None  # by the next time, what its judge knew is long ago
+                self._coordinator = None  # by the next time, what its detector knew is long ago
         self._take(generation)
 
     def keep_alive(self) -> None:
@@ -172,9 +172,9 @@ class MemberSteps:
     def _coordinated(self, coordinator: "Coordinator", now: float) -> Generation | None:
         """The newest generation, which may be one of this member, if it is the one that coordinates."""
         # By then every other member that lives has been seen to: a first look knows of none.
-        if coordinator.judge.has_looked_for(now) < 2 * self.pace:
+        if coordinator.detector.has_looked_for(now) < 2 * self.pace:
             return None
-        if min(coordinator.judge.live(), default=self._id) != self._id or (needs := self._host.needs()) is None:
+        if min(coordinator.detector.live(), default=self._id) != self._id or (needs := self._host.needs()) is None:
             return None
         after = coordinator.propose(needs)
         if after is not None and (self._generation is None or after.number > self._generation.number):
@@ -200,8 +200,8 @@ class MemberSteps:
         known = {} if generation is None else generation.members
 
         def is_here(id: str) -> bool:
-            standing = coordinator.judge.standing(id)
-            return standing is Standing.LIVE or (standing is Standing.UNKNOWN and id in known)
+            liveness = coordinator.detector.liveness(id)
+            return liveness is Liveness.LIVE or (liveness is Liveness.UNKNOWN and id in known)
 
         return any(
             member.state is MemberState.JOINED and id not in coordinator.draining and is_here(id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.chance import new_id
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import HoldfastError
-from holdfast.group.judge import Judge
+from holdfast.group.failure_detector import FailureDetector
 from holdfast.group.member_steps import MemberSteps
 from holdfast.group.members import Member, check_id
 from holdfast.group.membership import Replaced
@@ -151,7 +151,9 @@ class GroupMember:
             self._storage,
             self._instance.log.id,
             config.name,
-            Judge(config.group.heartbeat_interval.total_seconds(), config.group.session_timeout.total_seconds()),
+            FailureDetector(
+                config.group.heartbeat_interval.total_seconds(), config.group.session_timeout.total_seconds()
+            ),
             assignor_of(config.group),
             rules_of(config.group, config.standbys, config.restore.acceptable_lag),
             new_id,

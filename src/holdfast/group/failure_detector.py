@@ -1,8 +1,8 @@
-"""The judge: which members are alive, decided by whoever looks, with its own monotonic clock.
+"""The failure detector: which members are alive. Each process that looks at them has its own, with its monotonic clock.
 
-A member is alive while its heartbeat changes. The judge remembers when it last saw a change, and counts only time in
+A member is alive while its heartbeat changes. The detector remembers when it last saw a change, and counts only time in
 which it looked itself: after a gap in its own looks (it slept, or the storage didn't answer) every timer starts over.
-No timestamp of another machine is used. A judge may be wrong, which costs a move of a task and never a wrong answer.
+No timestamp of another machine is used. A detector may be wrong, which costs a move of a task and never a wrong answer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,8 @@ from enum import Enum
 from holdfast.group.members import Member, MemberState
 
 
-class Standing(Enum):
-    """What a judge thinks of a member."""
+class Liveness(Enum):
+    """Whether a member is alive, as far as a detector knows."""
 
     UNKNOWN = "unknown"
     """Its heartbeat was there and hasn't changed since: the instance may have ended long ago."""
@@ -30,21 +30,21 @@ class _Seen:
     identity: tuple[int, str, int]
     since: float
     """When the heartbeat changed, or the timers started over."""
-    standing: Standing
+    liveness: Liveness
 
 
-class Judge:
-    """What one process thinks of the members.
+class FailureDetector:
+    """Which members are alive, as far as one process knows.
 
-    >>> judge = Judge(interval=1.0, timeout=3.0)
+    >>> detector = FailureDetector(interval=1.0, timeout=3.0)
     >>> beat = lambda n: {"a": Member(log="l", id="a", incarnation=1, process="p", beat=n, address="grpc://a:1")}
-    >>> judge.look(0.0, beat(1)); judge.standing("a")
-    <Standing.UNKNOWN: 'unknown'>
-    >>> judge.look(1.0, beat(2)); judge.standing("a")
-    <Standing.LIVE: 'live'>
-    >>> for now in (2.0, 3.0, 4.0): judge.look(now, beat(2))
-    >>> judge.standing("a")
-    <Standing.GONE: 'gone'>
+    >>> detector.look(0.0, beat(1)); detector.liveness("a")
+    <Liveness.UNKNOWN: 'unknown'>
+    >>> detector.look(1.0, beat(2)); detector.liveness("a")
+    <Liveness.LIVE: 'live'>
+    >>> for now in (2.0, 3.0, 4.0): detector.look(now, beat(2))
+    >>> detector.liveness("a")
+    <Liveness.GONE: 'gone'>
     """
 
     def __init__(self, interval: float, timeout: float) -> None:
@@ -78,28 +78,28 @@ class Judge:
         identity = member.incarnation, member.process, member.beat
         seen = self._seen.get(member.id)
         if seen is None:
-            seen = self._seen[member.id] = _Seen(identity, now, Standing.UNKNOWN)
+            seen = self._seen[member.id] = _Seen(identity, now, Liveness.UNKNOWN)
         elif identity != seen.identity:
             # One that writes heartbeats and can't be reached would be suspected and trusted again and again.
-            reached = seen.standing is not Standing.SUSPECTED or identity[:2] != seen.identity[:2]
+            reached = seen.liveness is not Liveness.SUSPECTED or identity[:2] != seen.identity[:2]
             seen.identity, seen.since = identity, now
-            seen.standing = Standing.LIVE if reached else Standing.SUSPECTED
+            seen.liveness = Liveness.LIVE if reached else Liveness.SUSPECTED
         elif slept:
             seen.since = now
         elif now - seen.since >= self._timeout:
-            seen.standing = Standing.GONE
-        if member.state is MemberState.LEFT and seen.standing is Standing.LIVE:
-            seen.standing = Standing.SUSPECTED  # it may be restarted, and then it has its replicas as before
+            seen.liveness = Liveness.GONE
+        if member.state is MemberState.LEFT and seen.liveness is Liveness.LIVE:
+            seen.liveness = Liveness.SUSPECTED  # it may be restarted, and then it has its replicas as before
 
     def vouch(self, id: str) -> None:
         """Someone has just talked to this member."""
-        if (seen := self._seen.get(id)) is not None and seen.standing in (Standing.UNKNOWN, Standing.SUSPECTED):
-            seen.standing = Standing.LIVE
+        if (seen := self._seen.get(id)) is not None and seen.liveness in (Liveness.UNKNOWN, Liveness.SUSPECTED):
+            seen.liveness = Liveness.LIVE
 
     def suspect(self, id: str) -> None:
         """This member can't be reached, or hangs. It counts until the member was reached or started again."""
-        if (seen := self._seen.get(id)) is not None and seen.standing is Standing.LIVE:
-            seen.standing = Standing.SUSPECTED
+        if (seen := self._seen.get(id)) is not None and seen.liveness is Liveness.LIVE:
+            seen.liveness = Liveness.SUSPECTED
 
     def silent_for(self, id: str, now: float) -> float:
         """For how many seconds this process has looked and seen no change of a member's heartbeat."""
@@ -108,12 +108,12 @@ class Judge:
 
     def gone_for(self, id: str, now: float) -> float:
         """For how many seconds this process has seen no change of a member that is gone; 0 for one that isn't."""
-        return self.silent_for(id, now) if self.standing(id) is Standing.GONE else 0.0
+        return self.silent_for(id, now) if self.liveness(id) is Liveness.GONE else 0.0
 
-    def standing(self, id: str) -> Standing:
+    def liveness(self, id: str) -> Liveness:
         seen = self._seen.get(id)
-        return Standing.GONE if seen is None else seen.standing
+        return Liveness.GONE if seen is None else seen.liveness
 
     def live(self) -> Iterable[str]:
         """The members that are alive, in order."""
-        return sorted(id for id, seen in self._seen.items() if seen.standing is Standing.LIVE)
+        return sorted(id for id, seen in self._seen.items() if seen.liveness is Liveness.LIVE)
