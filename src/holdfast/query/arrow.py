@@ -89,7 +89,6 @@ class ArrowEndpoints:
                 (_COLUMNS, _PARTITION, *FRESH),
                 gone,
                 media=ARROW_TYPE,
-                streams=True,
                 answer_headers=SOURCE_HEADERS,
                 stores=self._tables,
             ),

@@ -176,8 +176,6 @@ class Operation:
     method: str = "GET"
     body: Any = None
     """The type of the JSON that is sent."""
-    streams: bool = False
-    """Whether the answer is sent while it is read. Then there is no HEAD: it would read all of it, or never end."""
     plain_body: bool = False
     """Whether a text may be sent instead, as text/plain."""
     media: str = JSON

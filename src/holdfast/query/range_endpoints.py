@@ -110,7 +110,6 @@ class RangeEndpoints:
                 (*paged, _UNLIMITED, _CURSOR, *shown),
                 gone,
                 media=NDJSON,
-                streams=True,
                 stores=by_key,
             ),
             Operation(

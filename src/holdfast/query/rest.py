@@ -154,7 +154,4 @@ def _route(operation: Operation) -> Route:
         request.scope[_TEMPLATE] = operation.template
         return await operation.endpoint(operation.call(request))
 
-    route = Route(operation.path, answer, methods=[operation.method])
-    if operation.streams:
-        route.methods = {operation.method}  # without the HEAD that Starlette adds to GET
-    return route
+    return Route(operation.path, answer, methods=[operation.method])

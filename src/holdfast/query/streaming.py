@@ -91,7 +91,7 @@ async def streamed(
     first = await begin(pieces.next)
 
     async def sent() -> AsyncIterator[bytes]:
-        piece = first
+        piece = None if request.method == "HEAD" else first  # all of it would be read to send nothing
         while piece is not None:
             try:
                 check_admitted(request.scope)

@@ -96,7 +96,6 @@ class Watches:
                 _PARAMETERS,
                 errors,
                 media="text/event-stream",
-                streams=True,
                 headers=(_LAST_EVENT,),
             )
         ]
