@@ -231,6 +231,7 @@ class App(Listened):
 
         Nothing is changed. `print(app.plan())` is for people.
         """
+        self._topology.check_real_sources()
         return plan(replace(self._description(), settings=self.settings.absolute()))
 
     # What a user runs
@@ -282,6 +283,7 @@ class App(Listened):
                 "stream.process(...) with a processor."
             )
         check_sources(self._topology)
+        self._topology.check_real_sources()
         if not self._states.try_move(AppState.RESTORING):
             raise AlreadyStarted(self.id, self.state)
         self._loaded = replace(self._loaded, settings=self.settings.absolute())

@@ -2,8 +2,10 @@
 
 import math
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -323,6 +325,15 @@ class Silent(hf.Processor):
     def look(self, now: int, ctx: hf.Context) -> None:
         for key in self.seen.keys():  # noqa: SIM118  a store is no dictionary
             ctx.forward(key, {"second": now // 1000 % 60})
+
+
+@pytest.mark.parametrize("call", [hf.App.start, hf.App.plan])
+def test_an_app_with_records_of_a_test_is_not_started(call: Callable[[hf.App], object], tmp_path: Path) -> None:
+    app = hf.App("games", settings=hf.Settings(base_dir=str(tmp_path)))
+    app.stream(records(GAMES), key="player", name="games").group_by().count().store("totals")
+    with pytest.raises(TopologyError, match=r"The source 'games' is made with records\(...\).*TestDriver\(app\)"):
+        call(app)
+    assert not list(tmp_path.iterdir())
 
 
 def test_wall_clock_time_passes_without_records() -> None:

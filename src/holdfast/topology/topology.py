@@ -184,6 +184,16 @@ class Topology:
         used = {branch.origin for each in self.subtopologies for branch in each.stream.branches}
         return [source.name for source in self.sources if source in used]
 
+    def check_real_sources(self) -> None:
+        """Raises if a source is a test's, from which Spark can't read."""
+        for source in self.sources:
+            if isinstance(source.frame, PlainFrame):
+                raise TopologyError(
+                    f"The source {source.name!r} is made with records(...), which has columns and no records: a "
+                    "TestDriver gives it some, and a start can't. Give the app a streaming DataFrame, such as "
+                    "spark.readStream.schema(...).json(...), or test it: TestDriver(app)."
+                )
+
     @property
     def timed_sources(self) -> list[str]:
         """The sources whose event times are used, in the order of declaration."""
