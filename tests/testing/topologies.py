@@ -110,7 +110,12 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
         name="streaks",
     )
     strict = others.process(Strict, output="player string, n bigint", name="strict", on_error=_kept_going(random))
-    strict.to_stream(key="player").group_by().count().store("forwarded-by-strict")
+    forwarded = strict.to_stream(key="player")
+    forwarded.group_by().count().store("forwarded-by-strict")
+    if with_steps:
+        for name in ("failing-after-strict", "failing-after-strict-too"):
+            shares = forwarded.on_error(_kept_going(random)).with_column("share", "12 div (n % 3)")
+            shares.group_by().aggregate(total=hf.sum("share")).store(name)
     by_city = made.to_stream(key="city").group_by().aggregate(players=hf.count(), most=hf.max("total")).store("by-city")
     counts = others.group_by().count().store("counts")
     counts.to_stream().key_by("count").group_by().aggregate(players=hf.count()).store("players-per-count")
