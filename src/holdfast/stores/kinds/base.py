@@ -77,6 +77,21 @@ class NotBound(HoldfastError):
         )
 
 
+class Declaration:
+    """What is declared in a processor's class: it has a name, and no data until it is bound."""
+
+    _name: str
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Only called for missing attributes: a declaration lacks those that `_attach` sets.
+        if attribute.startswith("_") and not attribute.startswith("__") and "_bytes" not in self.__dict__:
+            raise NotBound(self, self.__dict__.get("_name", ""))
+        raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+
 class KeyedOptions(TypedDict, total=False):
     """The options of a store whose key is its stream's; `holdfast.stores.options` checks them."""
 
@@ -197,7 +212,7 @@ class View(Generic[K, V]):
 ViewType = TypeVar("ViewType", bound=View[Any, Any])
 
 
-class Store(View[K, V]):
+class Store(Declaration, View[K, V]):
     """A declared store of any kind, or its bound copy."""
 
     KIND: ClassVar[str | None] = None
@@ -383,15 +398,6 @@ class Store(View[K, V]):
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         """What `process` is likely to read for records with these keys and event times."""
         return Prefetch(self._encode_many(list(dict.fromkeys(keys))), [])
-
-    def __getattr__(self, attribute: str) -> Any:
-        # Only called for missing attributes: a declaration lacks those that `_attach` sets.
-        if attribute.startswith("_") and not attribute.startswith("__") and "_bytes" not in self.__dict__:
-            raise NotBound(self, self.__dict__.get("_name", ""))
-        raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r})"
 
 
 def _options_of(taken: Callable[..., Any]) -> set[str]:

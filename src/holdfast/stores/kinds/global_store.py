@@ -20,7 +20,7 @@ from holdfast.stores.codecs.base import name_of
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.keys import key_schema_of
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.kinds.base import K1, K2, K, NotBound, Prefetch, V
+from holdfast.stores.kinds.base import K1, K2, Declaration, K, Prefetch, V
 from holdfast.stores.kinds.coding import codec_for
 from holdfast.stores.kinds.keyvalue import ReadOnlyKeyValueStore
 from holdfast.stores.spec import StoreSpec, check_name
@@ -34,7 +34,7 @@ class NotWritable(HoldfastError):
     category = ErrorCategory.INVALID
 
 
-class GlobalStore(ReadOnlyKeyValueStore[K, V], Generic[K, V]):
+class GlobalStore(Declaration, ReadOnlyKeyValueStore[K, V], Generic[K, V]):
     """Declares that a processor reads a global table of the app: `get`, `get_many`, `range`, `items`, `prefix` ...
 
     A value is a row: a dictionary of its columns, or an object of the type `value`, whose fields have their names.
@@ -120,15 +120,6 @@ class GlobalStore(ReadOnlyKeyValueStore[K, V], Generic[K, V]):
         )
 
     put = __setitem__ = delete = __delitem__ = pop = update = setdefault = put_if_absent = put_many = _refuse
-
-    def __getattr__(self, attribute: str) -> Any:
-        # Only called for missing attributes: a declaration lacks those that `_attach` sets.
-        if attribute.startswith("_") and not attribute.startswith("__") and "_bytes" not in self.__dict__:
-            raise NotBound(self, self.__dict__.get("_name", ""))
-        raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r})"
 
 
 def _required(type_: Any, where: str) -> list[str]:
