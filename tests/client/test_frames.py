@@ -86,7 +86,7 @@ def address(columns: Columns) -> Iterator[str]:
 def test_a_store_becomes_a_frame_of_any_kind(columns: Columns, address: str) -> None:
     with hf.Client(address) as client:
         frame = client.store("numbers").dataframe(["n", "name"], at=7)
-    assert columns.asked == [{"columns": "n,name", "at": "7"}]
+    assert columns.asked == [{"columns": "n,name", "at": "7", "wait": "2s"}]
     source = AnswerSource(version=7, committed=1500, role="standby", instances=("game-0", "game-1"))
     assert frame.source == source
     assert frame.arrow == TABLE and (frame.version, frame.more, len(frame)) == (7, False, 1000)
@@ -109,9 +109,9 @@ def test_a_statement_has_a_frame(columns: Columns, address: str) -> None:
     assert asyncio.run(asked()) == 1000
     arrow = "application/vnd.apache.arrow.stream"
     assert columns.asked[0] == (arrow, {}, {"sql": "SELECT * FROM numbers"})
-    latest = (arrow, {"at": "latest"}, {"sql": "SELECT 2"})
+    latest = (arrow, {"at": "latest", "wait": "2s"}, {"sql": "SELECT 2"})
     assert (columns.asked[1], columns.asked[-2]) == (latest, latest)
-    assert columns.asked[-1] == (arrow, {"at": "3"}, {"sql": "SELECT 1", "limit": 5})
+    assert columns.asked[-1] == (arrow, {"at": "3", "wait": "2s"}, {"sql": "SELECT 1", "limit": 5})
 
 
 def test_columns_take_the_options_of_every_read(columns: Columns, address: str) -> None:
@@ -120,8 +120,17 @@ def test_columns_take_the_options_of_every_read(columns: Columns, address: str) 
         client.store("numbers").dataframe(require="active", max_lag="5s", at_least=3, wait="1s", timeout="20s")
         client.sql("SELECT 1", require="active", max_lag="5s", at_least=3, wait="1s", hedge="5s")
         client.store("numbers").dataframe()
+        client.store("numbers").dataframe(timeout="1s")
+        client.sql("SELECT 1", at="latest", timeout="1s")
     arrow = "application/vnd.apache.arrow.stream"
-    assert columns.asked == [{**fresh, "at": "latest"}, (arrow, fresh, {"sql": "SELECT 1"}), {"at": "latest"}]
+    short = {"at": "latest", "wait": "400ms"}  # which leaves time for the answer
+    assert columns.asked == [
+        {**fresh, "at": "latest"},
+        (arrow, fresh, {"sql": "SELECT 1"}),
+        {"at": "latest", "wait": "2s"},
+        short,
+        (arrow, short, {"sql": "SELECT 1"}),
+    ]
 
 
 def test_a_stream_that_was_cut_off_is_no_frame(columns: Columns, address: str) -> None:

@@ -44,14 +44,14 @@ class Core:
         time = default or self._timeout if given is None else seconds("timeout", given)
         return Deadline(time, self._clock.monotonic() + time)
 
-    def settled(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    def settled(self, options: Mapping[str, Any], default: float | None = None) -> Mapping[str, Any]:
         """The options with how long an instance may wait, if they demand a version.
 
         Instances would wait for two seconds: a call with less time would take one that waits for one that hangs.
         """
         if options.get("wait") is not None or not any(options.get(name) is not None for name in _WAITED_FOR):
             return options
-        wait = min(_WAIT_SECONDS, 0.4 * self.deadline(options).seconds)
+        wait = min(_WAIT_SECONDS, 0.4 * self.deadline(options, default).seconds)
         return {**options, "wait": timedelta(milliseconds=int(1000 * wait))}
 
     def question(

@@ -70,7 +70,7 @@ def of_store(core: Core, store: str, columns: Sequence[str], options: Mapping[st
     """All entries of a store, or some of its columns."""
     if isinstance(columns, str):  # a sequence too: each of its characters would be a column
         raise BadParameter(f"columns={columns!r:.200} is a text.", f"Give a list: [{columns!r:.200}].", 400)
-    deadline, options = core.deadline(options, SECONDS), {"at": "latest", **options}
+    deadline, options = core.deadline(options, SECONDS), core.settled({"at": "latest", **options}, SECONDS)
     wanted = [("columns", ",".join(columns))] if columns else []
     request = Request(path(store, "arrow", [*wanted, *parameters_of(options).items()]), headers={"accept": ARROW})
     yield from core.keys(
@@ -82,6 +82,7 @@ def of_store(core: Core, store: str, columns: Sequence[str], options: Mapping[st
 
 def of_statement(core: Core, statement: str, limit: int | None, options: Mapping[str, Any]) -> Flow[Frame]:
     """The result of one SELECT."""
+    options = core.settled(options, SECONDS)
     body = msgspec.json.encode({"sql": statement, **({} if limit is None else {"limit": limit})})
     target = f"/v1/sql{query_string([*parameters_of(options).items()])}"
     request = Request(target, "POST", body, {"accept": ARROW, "content-type": "application/json"})
