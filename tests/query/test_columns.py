@@ -8,6 +8,7 @@ import httpx2
 import pyarrow as pa
 import pytest
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance import held_versions
 from holdfast.instance.held_versions import HeldVersions, HoldTerms, TooManyHolds, TooManyHoldsOfCaller
 from holdfast.instance.instance import Instance
@@ -16,6 +17,7 @@ from holdfast.query.columns import ColumnReader, HeldStores
 from holdfast.query.freshness import ANY, Freshness
 from holdfast.query.service import RestService
 from holdfast.query.task_reader import NotReady, VersionGone
+from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.formats.keys import prefix_range
 from holdfast.words import TaskId, Version
 from tests.instance.processes import until
@@ -168,6 +170,26 @@ def test_a_version_is_kept_for_the_longest_time_of_its_holds(group: Group, colum
     assert values(columns, longest) == [n * n for n in range(MANY)]
     longest.release()
     assert most_held(group) == 0
+
+
+def test_a_held_version_is_not_reported_as_forgotten(
+    group: Group,
+    columns: ColumnReader,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    squares(group, 1)
+    held = columns.hold(["numbers"], ANY, HoldTerms(600))
+    move_on(group)
+    for replica in (each for instance in group.instances for each in replicas_of(instance)):
+        replica.published.forget_older()  # the versions before, which keep old state for a while
+    assert any(str(tmp_path) in view.of for view, _ in OPEN_VIEWS.older_than(0)), "the hold keeps old state"
+    for later, said in ((300, False), (700, True)):
+        monkeypatch.setattr(OPEN_VIEWS, "_clock", lambda: SYSTEM_CLOCK.monotonic() + later)  # noqa: B023
+        OPEN_VIEWS.warn_about_old()
+        assert any(str(tmp_path) in text and "kept old" in text for text in caplog.messages) is said
+    held.release()
 
 
 def test_a_hold_ends_in_an_app_that_makes_no_version(group: Group, columns: ColumnReader) -> None:

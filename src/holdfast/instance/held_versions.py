@@ -89,8 +89,9 @@ class HeldVersions:
             refused = self._refusal(view.version, terms)
             if refused is None:
                 held = held or self._held.setdefault(view.version, _HeldVersion(view))
-                number = next(self._numbers)
-                held.ends[number] = self._clock() + min(terms.seconds, LONGEST_SECONDS)
+                number, seconds = next(self._numbers), min(terms.seconds, LONGEST_SECONDS)
+                held.ends[number] = self._clock() + seconds
+                held.view.pinned.keep_for(seconds)
                 held.callers[number] = terms.caller
         if refused is not None or not is_first:
             view.close()

@@ -23,6 +23,7 @@ from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.keys_below import KeysBelow
 from holdfast.instance.state_dir import remove
 from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources
+from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
@@ -198,6 +199,11 @@ class PinnedView:
         with self._lock:
             self._holders += 1
         return self
+
+    def keep_for(self, seconds: float) -> None:
+        """Says that it is kept on purpose for so long at most, so that nobody reports it as forgotten meanwhile."""
+        for view in self._views.values():
+            OPEN_VIEWS.hold(view, seconds)
 
     def release(self) -> None:
         with self._lock:

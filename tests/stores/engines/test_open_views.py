@@ -3,13 +3,14 @@
 import gc
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from holdfast.stores.engines.base import Changes, Engine, Mark, Resources
-from holdfast.stores.engines.open_views import OPEN_VIEWS, OpenViews
+from holdfast.stores.engines.open_views import OPEN_VIEWS, OpenView, OpenViews
 from holdfast.stores.engines.registry import ENGINES, open_engine
 from holdfast.words import Version
 from tests.stores.making import specs
@@ -120,3 +121,26 @@ def test_a_forgotten_view_is_reported_once_with_its_line(caplog: pytest.LogCaptu
     opened.close(view)
     assert list(scan) == [1, 2]
     assert not opened.older_than(-1)
+
+
+def test_a_held_view_is_reported_some_time_after_its_hold(caplog: pytest.LogCaptureFixture) -> None:
+    opened = OpenViews(clock := SetClock())
+    view = Viewing(opened.add_view("/state/0_1"))
+    opened.mark_outdated([view.opened])
+    opened.hold(view, 600)
+    opened.hold(view, 10)
+    opened.hold(object(), 10)  # a view of a user's engine
+    with caplog.at_level(logging.WARNING):
+        clock.now = 659
+        opened.warn_about_old(60)
+        assert not caplog.records
+        clock.now = 661
+        opened.warn_about_old(60)
+        assert "kept old state for 661 s, and its last hold has ended 61 s ago" in caplog.text
+
+
+@dataclass
+class Viewing:
+    """A view of an engine that records its views."""
+
+    opened: OpenView

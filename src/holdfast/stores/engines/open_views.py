@@ -2,7 +2,7 @@
 
 An outdated view keeps every file it can see on disk, and an unfinished scan keeps its view. A forgotten one fills the
 disk for days, far from the line that forgot it. So each is recorded with that line, and one that has kept old state for
-too long is reported in the log, once.
+too long is reported in the log, once. One that is kept on purpose, by a hold, is too old only some time after the hold.
 
 A view of the newest state keeps nothing extra: its age is measured from when the engine moved on.
 """
@@ -41,6 +41,7 @@ class OpenView:
     of: str
     lines: Lines
     since: float | None
+    held_until: float | None = None
     is_reported: bool = False
 
     @property
@@ -80,6 +81,11 @@ class OpenViews:
             if view.since is None:
                 view.since = self._clock()
 
+    def hold(self, view: object, seconds: float) -> None:
+        """Says that a view is kept on purpose for so long at most. An engine of a user's may not record its views."""
+        if isinstance(opened := getattr(view, "opened", None), OpenView):
+            opened.held_until = max(opened.held_until or 0.0, self._clock() + seconds)
+
     def close(self, opened: OpenView) -> None:
         with self._lock:
             self._open.pop(opened, None)
@@ -95,15 +101,19 @@ class OpenViews:
 
     def warn_about_old(self, seconds: float = OLD_SECONDS) -> None:
         """Reports each view or scan that has kept old state for too long in the log, once."""
+        now = self._clock()
         for opened, age in self.older_than(seconds):
-            if not opened.is_reported:
+            held_until = opened.held_until
+            if not opened.is_reported and (held_until is None or now - held_until > seconds):
                 opened.is_reported = True
+                held = "" if held_until is None else f", and its last hold has ended {now - held_until:.0f} s ago"
                 _LOG.warning(
-                    "a %s of %s has kept old state for %.0f s. It was opened at %s. Close it there (`with`, or "
+                    "a %s of %s has kept old state for %.0f s%s. It was opened at %s. Close it there (`with`, or "
                     "`.close()`): until then its files stay on disk.",
                     opened.what,
                     opened.of,
                     age,
+                    held,
                     opened.where,
                 )
 
