@@ -97,8 +97,8 @@ def test_two_starts_that_add_one_store_need_no_third(
 
     def take_over_late(*given: Any) -> Leadership:
         monkeypatch.setattr(Leadership, "take_over", take_over)
-        run(release(spark, tmp_path, "points"), tmp_path, 3, 2)
-        run(release(spark, tmp_path, "points", "later"), tmp_path, 4, 3)
+        run(release(spark.newSession(), tmp_path, "points"), tmp_path, 3, 2)
+        run(release(spark.newSession(), tmp_path, "points", "later"), tmp_path, 4, 3)
         return take_over(*given)
 
     monkeypatch.setattr(Leadership, "take_over", take_over_late)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -46,12 +46,13 @@ from holdfast.pausing import Pausing
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.due import due_of
 from holdfast.pipeline.event_clock import EventClock
+from holdfast.pipeline.former_source import stand_in
 from holdfast.pipeline.offsets import Checkpoint, CheckpointUnreadable
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCheckpoint, check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
-from holdfast.pipeline.source_order import SourceRemoved, ordered
+from holdfast.pipeline.source_order import SourceRemoved, former, ordered
 from holdfast.pipeline.spark import check_session, take_name
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
@@ -161,7 +162,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     closing.callback(leadership.end)
     ending.explain = leadership.explain
     found = _checked_newest(app, log)
-    for note in _notes(app, log.chain, found):
+    for note in _notes(app, log.chain, found, _former_sources(app, found)):
         logger.warning("%s.", note)
     log, newest = _planned_again(app, log, before, found), version_of(found)
     sinks = SinkRunner(
@@ -217,7 +218,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     checkpoint = _checkpoint(app)
     checkpoint = replace(checkpoint, sources=ordered(topology.used_sources, found, checkpoint.query_id()))
     checkpoint.make_room()
-    tasks = _batch_tasks(app, checkpoint.sources, static)
+    if found is not None and found.spark is not None and _former_sources(app, found):
+        checkpoint.forget_planned(found.spark.batch)
+    tasks = _batch_tasks(app, found, static)
     pausing = Pausing(app.id, log.storage, log.id, states, ending)
     batches = BatchRunner(checkpoint, driver, tasks, locations, settings, ending, clock, pausing.wait_until_resumed)
     session = app.spark.newSession()
@@ -272,30 +275,34 @@ def plan(app: Description) -> StartPlan:
     planned = plan_start(storage, spec_of(app), rules_of(app.settings))
     chain = CommitChain(storage, planned.after.log)
     newest = None if planned.before is None else chain.newest()
-    refusals = planned.refusals
+    refusals, gone = planned.refusals, dict[str, str]()
     try:
         _check_checkpoint(app, newest, done)
+        gone = _former_sources(app, newest)
     except (CheckpointUnreadable, DamagedCheckpoint, MissingVersions, NewCheckpoint, SourceRemoved) as error:
         refusals = (*refusals, str(error))
-    return replace(planned, warnings=(*planned.warnings, *_notes(app, chain, newest)), refusals=refusals)
+    return replace(planned, warnings=(*planned.warnings, *_notes(app, chain, newest, gone)), refusals=refusals)
 
 
-def _notes(app: Description, chain: CommitChain, newest: Commit | None) -> list[str]:
-    """What to know before a start that finds this commit as the newest."""
+def _notes(app: Description, chain: CommitChain, newest: Commit | None, gone: Iterable[str]) -> list[str]:
+    """What to know before a start that finds this commit as the newest. `gone` are the sources that the code lacks."""
     if newest is None:
         return []
     clock = clock_notes(newest, app.topology.stores, app.clock.now(), app.settings.batch.max_clock_jump)
+    sources = [
+        f"source {name!r} isn't in the code any more: its position is kept, and it goes on there when it comes back"
+        for name in gone
+    ]
     # A start adds the sink of dead letters if the code has none.
     sinks = dict.fromkeys((*(node.name for node in app.topology.sinks), DEAD_LETTERS))
-    return [*clock, *sink_notes(sinks, newest, chain)]
+    return [*clock, *sources, *sink_notes(sinks, newest, chain)]
 
 
 def _check_before_takeover(app: Description, log: Log, newest: Commit | None, ending: Ending) -> None:
     """Tries what would fail only after the takeover, when the driver before has stopped. Changes nothing."""
     once = SinkRunner(log, feeds_of(app.topology), retry=lambda call: call(), check_leads=lambda: None)
     once.check_next()
-    sources = ordered(app.topology.used_sources, newest, _checkpoint(app).query_id())
-    check_query(_batch_tasks(app, sources, StaticTables.of(app.topology.subtopologies)).query_frame, ending.pause)
+    check_query(_batch_tasks(app, newest, StaticTables.of(app.topology.subtopologies)).query_frame, ending.pause)
 
 
 def _storage(app: Description) -> Storage:
@@ -368,9 +375,16 @@ def _cleaner(app: Description, log: Log, leadership: Leadership, clock: WallCloc
     return Cleaner(log, retention=retention, sinks=lambda: sinks, clock=clock, check_leads=leadership.check)
 
 
-def _batch_tasks(app: Description, sources: Sequence[str], static: StaticTables) -> BatchTasks:
+def _batch_tasks(app: Description, newest: Commit | None, static: StaticTables) -> BatchTasks:
+    """The tasks of an app whose newest commit is this one."""
     subtopologies = app.topology.subtopologies
-    return BatchTasks(subtopologies, limits_of(app.settings, len(subtopologies)), sources, static)
+    sources = ordered(app.topology.used_sources, newest, _checkpoint(app).query_id())
+    stand_ins = {name: stand_in(app.spark, position) for name, position in _former_sources(app, newest).items()}
+    return BatchTasks(subtopologies, limits_of(app.settings, len(subtopologies)), sources, static, stand_ins)
+
+
+def _former_sources(app: Description, newest: Commit | None) -> dict[str, str]:
+    return former(app.topology.used_sources, newest, _checkpoint(app).query_id())
 
 
 def rules_of(settings: Settings) -> ChangeRules:

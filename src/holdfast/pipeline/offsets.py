@@ -90,6 +90,19 @@ class Checkpoint:
             if entry is not None and (changed := with_room(entry, len(self.sources))) is not None:
                 self.write(f"offsets/{number}", changed)
 
+    def forget_planned(self, recorded: int) -> None:
+        """Removes the entries after the batch that the log has, unless Spark has done them: it plans them again.
+
+        Only while no query runs on the checkpoint.
+
+        The batch that a driver was about to compute may have records of a source that the code no longer has: its next
+        batch has them when it comes back.
+        """
+        last = max(recorded, -1 if (done := self.last_done()) is None else done)
+        for number in self.numbers("offsets"):
+            if number > last:
+                self.delete(f"offsets/{number}")
+
     def files_of(self, entry: str) -> tuple[str, ...]:
         """Per source of an entry, a checksum of the files behind its offset; "" for a source that isn't of files."""
         return tuple(self._files(n, line) for n, line in enumerate(entry.splitlines()[2:]))

@@ -99,9 +99,17 @@ class BatchTasks:
     """
 
     def __init__(
-        self, subtopologies: Sequence[SubTopology], limits: Limits, sources: Sequence[str], static: StaticTables
+        self,
+        subtopologies: Sequence[SubTopology],
+        limits: Limits,
+        sources: Sequence[str],
+        static: StaticTables,
+        former: Mapping[str, DataFrame],
     ) -> None:
-        """`sources` are the names of the sources in the order of Spark's checkpoint."""
+        """`sources` are the names of the sources in the order of Spark's checkpoint.
+
+        `former` has the stand-ins of those that nobody reads any more.
+        """
         self.partitions, self.static = limits.partitions, static
         self.dependencies = dependencies_of(subtopologies)
         # What others read travels with each of their tasks, so only little of it is returned to the driver.
@@ -118,7 +126,7 @@ class BatchTasks:
             for reader in self.readers[planner]:
                 readers.setdefault(reader.branch.origin, []).append(reader)
         self._of_sources = {origin: own for origin, own in readers.items() if isinstance(origin, Source)}
-        self._names = sources
+        self._names, self._former = sources, former
         self.failures = {planner: FailureMemory() for planner in self.readers}
         self.reports = {planner: FailureMemory() for planner in self.readers}
         self.inline_limit = limits.inline_limit
@@ -131,7 +139,7 @@ class BatchTasks:
 
     def _read_sources(self, *, checked: bool) -> None:
         self.sources = {source: SourceReaders(source, own, checked=checked) for source, own in self._of_sources.items()}
-        selected = {source.name: readers.selected for source, readers in self.sources.items()}
+        selected = {**self._former, **{source.name: readers.selected for source, readers in self.sources.items()}}
         self._union = TaggedUnion([(name, selected[name]) for name in self._names])
 
     def check_steps(self) -> None:
