@@ -1,7 +1,7 @@
 """Calls to members of the group, side by side, until the app ends.
 
-A call that waits for its turn when the app ends is not cancelled, since whoever waits for it would not be woken: it
-raises Interrupted as soon as it has its turn, and so does every later one.
+A call that waits for its turn when the app ends is not cancelled, since the thread that waits for it would not be
+woken: it raises Interrupted as soon as it has its turn, and so does every later one.
 """
 
 import threading

@@ -70,7 +70,7 @@ class SteadyClock:
     """A wall clock that doesn't follow the system's when it jumps ahead: everything with a TTL would expire at once.
 
     The time since the last call is known from the machine's uptime. A jump of more than `most` raises, until the clock
-    is back, and is reported once, whoever asks. Where it is right and stays (a machine that was paused), a restart of
+    is back, and is reported once. Where it is right and stays (a machine that was paused), a restart of
     the app accepts it.
     """
 

@@ -6,7 +6,7 @@ share of that time is used, so that the parts after it have time too:
     the current batch ─► Spark's query ─► sinks ─► instances
                    0.5            0.7    0.85         1.0
 
-Whatever has not ended by then is given up, also if it waits for a log that doesn't answer. Nothing is lost: Spark
+A part that has not ended by then is given up, also if it waits for a log that doesn't answer. Nothing is lost: Spark
 repeats a batch, a sink gets its version again, and an instance restores from the log.
 """
 
@@ -99,7 +99,7 @@ class Ending:
         def run() -> None:
             try:
                 done.set_result(call())
-            except BaseException as error:  # noqa: BLE001  whoever waits for it raises it
+            except BaseException as error:  # noqa: BLE001  the caller that waits for it raises it
                 done.set_exception(error)
 
         threading.Thread(target=run, name="holdfast-start-call", daemon=True).start()

@@ -1,7 +1,8 @@
 """The instances of an app as its driver sees them: a group that it coordinates.
 
 The app starts them itself, or they run as servers and the app waits until they host all tasks. From there on both are
-the same: their heartbeats are in the log, the generation says where tasks are, and the driver asks whoever has them.
+the same: their heartbeats are in the log, the generation says where tasks are, and the driver asks the members that
+have them.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _live(rest: RestSettings, port: int) -> Mapping[str, object]:
 def _connection(rest: RestSettings, port: int) -> http.client.HTTPConnection:
     if rest.tls_cert_file is None:
         return http.client.HTTPConnection(rest.host, port, timeout=_ANSWER_SECONDS)
-    # Nothing is sent that a stranger may not know, and whoever pretends to be this app only delays a start.
+    # Nothing is sent that a stranger may not know, and a stranger that pretends to be this app only delays a start.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(rest.tls_cert_file, rest.tls_key_file)  # of use where clients have to show one

@@ -64,8 +64,8 @@ def _check_addresses(config: InstanceConfig) -> None:
 def _check_ports(config: InstanceConfig) -> None:
     """Refuses ports that another program has.
 
-    They are free again afterwards: whoever connected while the instance waits would get no answer. An instance that
-    needn't wait listens at once, and says who has its id before it says who has its port.
+    They are free again afterwards: a client that connected while the instance waits would get no answer. An instance
+    that needn't wait listens at once, and says who has its id before it says who has its port.
     """
     check_port(config)
     rest = config.rest

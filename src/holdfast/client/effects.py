@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked, of whichever instance."""
+    """A request, to be sent to any instance."""
 
     path: str
     """With its query string, percent-encoded."""

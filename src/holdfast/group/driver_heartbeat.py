@@ -1,7 +1,7 @@
 """The driver's heartbeat, by which members know whether a driver coordinates them.
 
-It is a document like a member's, in one object. As with members, only that it changes counts, by the clock of whoever
-looks. A driver that ends says so, so that nobody waits for it.
+It is a document like a member's, in one object. As with members, only that it changes counts, by the clock of the
+process that looks. A driver that ends says so, so that nobody waits for it.
 """
 
 from collections.abc import Callable

@@ -5,8 +5,8 @@ Between steps others report: a process has ended, a connection was refused or re
 was started. The next step takes their reports into account, so it should follow at once.
 
 A member that answers nothing hangs only if its heartbeats are missing, too. One that is slow or cut off from the driver
-still writes them: its replicas are asked last by whoever has waited for it, and to take its roles from it and give them
-back would cost more.
+still writes them: its replicas are asked last by callers that have waited for it, and to take its roles from it and
+give them back would cost more.
 """
 
 import threading

@@ -87,7 +87,8 @@ class Membership:
         return joined
 
     def _start_above(self, held: int) -> None:
-        # After the heartbeat was read: whoever has deleted it since knew a generation of a number not below it.
+        # After the heartbeat was read: the coordinator that has deleted it since knew a generation of a number not
+        # below it.
         self._generations.follow()
         above = max(held, self._generations.next_number - 1)
         self._member = msgspec.structs.replace(self._member, incarnation=min(above + 1, members.LARGEST_COUNT))

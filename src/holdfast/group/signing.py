@@ -2,10 +2,10 @@
 
     {"checksum":"<xxh3_128 of the rest>","signature":"<HMAC-SHA256>","format":1,...}
 
-Whoever can write to the log can write an object with the right checksum. Where the processes of an app share a token,
-each of them signs what it writes, and ignores what isn't signed by one of its tokens. A signature covers the name of
-the object, the id of the log, and every byte after it, so an object can't be put under another name or into another
-log. An older object of the same name can be put back: it is as outdated as a heartbeat that arrives late.
+Anyone who can write to the log can write an object with the right checksum. Where the processes of an app share a
+token, each of them signs what it writes, and ignores what isn't signed by one of its tokens. A signature covers the
+name of the object, the id of the log, and every byte after it, so an object can't be put under another name or into
+another log. An older object of the same name can be put back: it is as outdated as a heartbeat that arrives late.
 
 What operators ask (`<id>.drain`) isn't signed: their commands need no token. Without a token nothing is signed, and
 everything is believed as before.

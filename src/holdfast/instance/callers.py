@@ -77,7 +77,7 @@ class Callers(_Factory):
         raise flight.FlightUnauthenticatedError("the call has no token that this instance accepts")
 
     def _warn(self, address: str) -> None:
-        """One warning per address and minute: whoever calls without a token may do so all the time."""
+        """One warning per address and minute: a caller without a token may call all the time."""
         if self._named.first(address):
             _LOG.warning(
                 "refused a call from %s: it has no token that is in security.token_file of this instance. If it is one "

@@ -55,7 +55,7 @@ class Companion(Protocol):
         """What to add to the line that says where the instance listens."""
 
     def start(self) -> None:
-        """Answers from now on. Until then, whoever connects waits."""
+        """Answers from now on. Until then, clients that connect wait."""
 
     def stop(self) -> None: ...
 

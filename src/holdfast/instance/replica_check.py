@@ -1,4 +1,4 @@
-"""Checks that a replica has what the log says, by a sample of bounded size. Whatever it finds different is different.
+"""Checks that a replica has what the log says, by a sample of bounded size. A difference that it finds is real.
 
     version   the commit of the replica's version is the one in the log
     changed   keys that were changed since the newest snapshot have the value of the last segment that changed them,

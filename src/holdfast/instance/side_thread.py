@@ -1,4 +1,4 @@
-"""A thread for calls that have no deadline of their own: whoever waits for one gives up, and the call ends later."""
+"""A thread for calls that have no deadline of their own: a caller that waits gives up, and the call ends later."""
 
 import queue
 import threading

@@ -28,7 +28,7 @@ class SparkRefused(HoldfastError):
 class JobCancelled(HoldfastError):
     """Someone has stopped Spark's query or cancelled a job of the batch.
 
-    Another attempt would hold up whoever has asked: `query.stop()` waits until the batch ends, and cancels no job that
+    Another attempt would hold up the caller: `query.stop()` waits until the batch ends, and cancels no job that
     starts meanwhile.
     """
 

@@ -112,7 +112,7 @@ class Guarded:
         return None if needs is None or not all(map(grant.covers, needs)) else self._quick.quick_answer(url, headers)
 
     def is_lookup(self, url: bytes, headers: Headers) -> bool:
-        """A refusal for want of time depends on no token, so whoever sends it isn't asked for one."""
+        """A refusal for want of time depends on no token, so its client isn't asked for one."""
         return self._quick is not None and self._quick.is_lookup(url, headers)
 
     def _admitted(self, scope: Scope) -> Grant:
@@ -140,7 +140,7 @@ class Guarded:
         for name, value in headers:
             if name == _AUTHORIZATION:
                 if sent is not None:
-                    raise _unknown()  # two headers: whoever is in front of us may have looked at the other one
+                    raise _unknown()  # two headers: a proxy in front of us may have looked at the other one
                 sent = value
         if sent is None:
             raise _unauthorized(

@@ -3,7 +3,7 @@
 A request beyond a limit is refused at once, with a status that says who has to change something and when to ask again.
 A queue without a limit would only make everyone wait until nobody waits any more. Requests within the limits share a
 few threads: those that find none free wait for one, until their time has passed. Paths that read no store are always
-answered: whoever has to find out that an instance is overloaded, or where else to ask, must get an answer.
+answered: a program that has to find out that an instance is overloaded, or where else to ask, must get an answer.
 
     413    the body is too large
     429    this caller has as many requests under way, or as many streams, as one may have

@@ -1,6 +1,6 @@
 """Requests that are not allowed: counted, and named in the log once per address and minute.
 
-Whoever is refused may ask all the time, so more lines would only fill the log.
+A refused client may ask all the time, so more lines would only fill the log.
 """
 
 import logging

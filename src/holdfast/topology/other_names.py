@@ -1,6 +1,6 @@
 """What to write instead of a method that only PySpark or Kafka Streams has.
 
-Streams and tables are not DataFrames. Whoever writes `stream.groupBy("city")` gets an error that names `group_by`:
+Streams and tables are not DataFrames. A user who writes `stream.groupBy("city")` gets an error that names `group_by`:
 
 >>> from holdfast.topology.stream import Stream
 >>> hint(Stream, "groupBy")

@@ -1,7 +1,7 @@
 """Whole stores as blocks of columns: where the entries of a range of keys are, by the store's layout.
 
 A key may be in several slices, of which the newest counts. So a range comes as one or more parts, the newest first,
-and whoever reads merges them.
+and readers merge them.
 """
 
 from collections.abc import Generator, Iterator
