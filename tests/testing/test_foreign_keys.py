@@ -199,8 +199,11 @@ def test_joins_that_are_not_possible() -> None:
     ):
         orders.join(customers, name="j", prefix="c_")
     untimed = app.table(records("name string, x bigint"), "untimed", key="name")
-    with pytest.raises(TopologyError, match=r"'untimed' has no event times, and the other one has"):
+    timeless = r"join\(name='j'\): the table 'untimed' has no event times, and the table '%s' has\."
+    with pytest.raises(TopologyError, match=timeless % "orders"):
         orders.join(untimed, on="customer", name="j")
+    with pytest.raises(TopologyError, match=timeless % "customers"):
+        untimed.join(customers, name="j", prefix="c_")
     orders.join(customers, on="customer", name="j", prefix="c_")
     with pytest.raises(TopologyError, match=r"two outputs named 'j-links'|two stores"):
         orders.join(customers, on="customer", name="j", prefix="c_")

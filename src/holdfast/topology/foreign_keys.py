@@ -143,7 +143,7 @@ def join_by_foreign_key(
     name = needs_name(name, where)
     for table in (left, right):
         check_lookup(table, left.topology, where)
-    check_same_times(left, right, where)
+    check_same_times(left, right, name)
     foreign = _foreign_key(left, right, columns, where)
     key, topology = left.spec.key, left.topology
     fields, added = joined_fields(left, right, prefix, name, where)

@@ -64,7 +64,7 @@ def join_tables(
     name = needs_name(name, where)
     check_lookup(left, left.topology, where)
     check_lookup(right, left.topology, where)
-    check_same_times(left, right, where)
+    check_same_times(left, right, name)
     mine, theirs = left.spec.key, right.spec.key
     if [field.type for field in mine.fields] != [field.type for field in theirs.fields]:
         raise TopologyError(
@@ -87,14 +87,16 @@ def needs_name(name: str | None, where: str) -> str:
     return name
 
 
-def check_same_times(left: Table, right: Table, where: str) -> None:
+def check_same_times(left: Table, right: Table, name: str) -> None:
     """Raises if one table has event times and the other has none: the result could have neither."""
-    times = [(each.name, each.topology.subtopology(each.name).stream.timestamp) for each in (left, right)]
-    without = [name for name, time in times if time is None]
+    times = {each.name: each.topology.subtopology(each.name).stream.timestamp for each in (left, right)}
+    without = [table for table, time in times.items() if time is None]
     if len(without) == 1:
+        (with_times,) = times.keys() - without
         raise TopologyError(
-            f"{where}: the table {without[0]!r} has no event times, and the other one has. Name the column with the "
-            "event time in both: app.table(..., timestamp=...), app.stream(..., timestamp=...)."
+            f"join(name={name!r}): the table {without[0]!r} has no event times, and the table {with_times!r} has. A "
+            f"join needs them in both or in none. Name the column of {without[0]!r}: app.table(..., timestamp=...), "
+            "app.stream(..., timestamp=...)."
         )
 
 
