@@ -89,15 +89,19 @@ def needs_name(name: str | None, where: str) -> str:
 
 def check_same_times(left: Table, right: Table, name: str) -> None:
     """Raises if one table has event times and the other has none: the result could have neither."""
-    times = {each.name: each.topology.subtopology(each.name).stream.timestamp for each in (left, right)}
-    without = [table for table, time in times.items() if time is None]
-    if len(without) == 1:
-        (with_times,) = times.keys() - without
+    timed, untimed = left.name, right.name
+    if _has_times(right):
+        timed, untimed = untimed, timed
+    if _has_times(left) != _has_times(right):
         raise TopologyError(
-            f"join(name={name!r}): the table {without[0]!r} has no event times, and the table {with_times!r} has. A "
-            f"join needs them in both or in none. Name the column of {without[0]!r}: app.table(..., timestamp=...), "
+            f"join(name={name!r}): the table {untimed!r} has no event times, and the table {timed!r} has. A join needs "
+            f"them in both or in none. Name the column of {untimed!r}: app.table(..., timestamp=...), "
             "app.stream(..., timestamp=...)."
         )
+
+
+def _has_times(table: Table) -> bool:
+    return table.topology.subtopology(table.name).stream.timestamp is not None
 
 
 def joined_fields(
