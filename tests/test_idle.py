@@ -45,8 +45,11 @@ def test_nothing_is_asked_while_batches_arrive() -> None:
     assert decide(at(10_000), None, Millis(10_400), SECOND) == NothingDue(600)
 
 
-def test_a_system_clock_that_was_set_back_makes_nobody_wait_for_long() -> None:
-    assert decide(at(10_000_000), None, Millis(0), SECOND) == NothingDue(SECOND)
+def test_what_is_due_by_event_time_is_due_also_with_a_clock_that_was_set_back() -> None:
+    assert decide(at(10_000_000), None, Millis(0), SECOND) == AskWhatIsDue(Version(3))
+    waiting = known({"windows": Due(tasks=10_000_000), "ttl": Due(tasks=10_000_001)})
+    assert decide(at(10_000_000), waiting, Millis(0), SECOND) == MakeVersion(frozenset({"windows"}))
+    assert decide(at(10_000_000), known({"ttl": Due(tasks=10_000_001)}), Millis(0), SECOND) == NothingDue(SECOND)
 
 
 def test_a_quiet_app_asks_once_per_version() -> None:
@@ -185,6 +188,34 @@ def test_a_clock_that_jumps_ahead_lets_nothing_expire_and_alerts_once(tmp_path: 
     machine.clock.jump(-86_400)
     assert machine.pass_time(5, idle) >= 1
     assert machine.shown() == set()
+
+
+def test_a_clock_that_is_behind_hides_nothing_and_holds_back_no_window(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1)])
+    idle, of_stores = machine.idle(), machine.due
+    machine.clock.jump(-120)
+    assert machine.pass_time(60, idle) == 0
+    assert machine.shown() == {"alice"}
+
+    def and_a_window_waits(version: Version) -> Mapping[str, Due]:
+        newest = machine.driver.newest
+        assert newest is not None
+        return {**of_stores(version), "windows": Due(tasks=newest.clocks.wall if version == 1 else None)}
+
+    machine.restart()  # a driver whose clock is behind from its start
+    idle = machine.idle()
+    idle.due = and_a_window_waits
+    assert machine.pass_time(2, idle) == 1
+    assert machine.shown() == {"alice"}
+    assert [record.getMessage().partition(".")[0] for record in caplog.records] == [
+        "the wall clock of this machine is 2m behind that of the newest version",
+        "the wall clock of this machine is 1m behind that of the newest version",
+    ], "each driver says it once"
+    machine.pass_time(120, idle)
+    assert machine.shown() == set(), "the clock has come that far"
 
 
 def test_a_batch_after_versions_of_the_driver_is_the_next_version_and_counts_once(tmp_path: Path) -> None:

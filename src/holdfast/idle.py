@@ -6,6 +6,10 @@ While batches arrive, each of them moves the clocks, and nothing here does anyth
 asked once per version; while nothing is due, no version is made. A version of the driver goes through the same lock,
 commit and sinks as a batch. It runs tasks only where entries have to be removed one by one or punctuators fire;
 otherwise it is one small object in the log, with the new wall clock.
+
+The wall clock of versions never goes back. Where this machine's is behind it, because it was set back or because the
+driver before ran elsewhere, nothing becomes due by the wall clock until it has come that far. What is due by event time
+is due all the same, and whether the app is quiet can't be told, so the instances are asked also between batches.
 """
 
 import logging
@@ -18,11 +22,16 @@ from holdfast.ending import Ending
 from holdfast.errors import HoldfastError, Interrupted
 from holdfast.log.commits import Commit
 from holdfast.pipeline.driver import BatchResult, Driver, Step
+from holdfast.pipeline.protocol import next_wall
 from holdfast.retry import is_retryable
+from holdfast.settings.units import format_duration
 from holdfast.stores.layouts.due import Due
 from holdfast.words import Millis, Version
 
 logger = logging.getLogger(__name__)
+
+_BEHIND = timedelta(seconds=10)
+"""How far this machine's clock may be behind that of the newest version before it is said: clocks differ a little."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +61,18 @@ def decide(
     """What to do now. `known` is what is due next per sub-topology, and the version at which that was asked."""
     if newest is None:
         return NothingDue(interval_ms)
+    wall = next_wall(newest, now)
     quiet = now - newest.clocks.wall
-    if quiet < interval_ms:
-        return NothingDue(min(interval_ms - quiet, interval_ms))
+    if 0 <= quiet < interval_ms:
+        return NothingDue(interval_ms - quiet)
     if known is None or known[0] != newest.version:
         return AskWhatIsDue(Version(newest.version))
     first = Due.soonest(known[1].values()).first if known[1] else None
-    if first is None or first > now:
+    if first is None or first > wall:
         # A batch that arrives meanwhile is noticed at the next look, which costs nothing.
         return NothingDue(interval_ms if first is None else min(first - now, interval_ms))
     due = known[1].items()
-    return MakeVersion(frozenset(name for name, each in due if each.tasks is not None and each.tasks <= now))
+    return MakeVersion(frozenset(name for name, each in due if each.tasks is not None and each.tasks <= wall))
 
 
 @dataclass(eq=False)
@@ -79,6 +89,8 @@ class IdleVersions:
     is_paused: Callable[[], bool] = lambda: False
     _known: tuple[Version, Mapping[str, Due]] | None = field(default=None, init=False)
     _problem: type[HoldfastError] | None = field(default=None, init=False)
+    _behind: bool = field(default=False, init=False)
+    """Whether the clock was behind at the last look, which is said once."""
 
     def run(self) -> None:
         """Runs until the app stops. An error that doesn't pass ends the app, as that of a batch does."""
@@ -111,7 +123,10 @@ class IdleVersions:
         return pause
 
     def _step(self) -> float:
-        match decide(self.driver.newest, self._known, self.clock.now(), self.interval // timedelta(milliseconds=1)):
+        newest = self.driver.newest
+        now = self.clock.now()  # after it: no clock that goes right is behind
+        self._say_if_behind(newest, now)
+        match decide(newest, self._known, now, self.interval // timedelta(milliseconds=1)):
             case NothingDue(millis):
                 return millis / 1000
             case AskWhatIsDue(version):
@@ -119,6 +134,17 @@ class IdleVersions:
                 return 0.0
             case MakeVersion(subtopologies):
                 return self._make(subtopologies)
+
+    def _say_if_behind(self, newest: Commit | None, now: Millis) -> None:
+        behind = timedelta(milliseconds=newest.clocks.wall - now) if newest else timedelta(0)
+        if behind > _BEHIND and not self._behind:
+            logger.warning(
+                "the wall clock of this machine is %s behind that of the newest version. Until it has come that far, "
+                "nothing expires by a TTL, no punctuator of the wall clock fires, and no source becomes idle. If the "
+                "clock is wrong, fix it",
+                format_duration(timedelta(seconds=round(behind / timedelta(seconds=1)))),
+            )
+        self._behind = behind > _BEHIND
 
     def _make(self, subtopologies: Collection[str]) -> float:
         if (made := self.driver.advance(lambda step: self.compute(subtopologies, step))) is not None:
