@@ -20,7 +20,7 @@ from holdfast.query.rest import create_app
 from holdfast.query.server import serve
 from holdfast.rest_calls import NoInstanceAnswers, NoInstances, RestRefused
 from holdfast.settings.rest import RestSettings
-from holdfast.spark_source import HeldVersionGone, StoreSparkReader, TaskPartition, _Ended, _Target
+from holdfast.spark_source import BadOption, HeldVersionGone, StoreSparkReader, TaskPartition, _Ended, _Target
 from holdfast.tls_files import BadTlsFile
 from tests.apps import game, get, points_app, write
 from tests.certificates import Authority
@@ -156,6 +156,17 @@ def test_a_version_that_is_no_longer_held_says_what_to_do() -> None:
             world.commit(version, NUMBERS, {})  # fakes hold in name alone
         with pytest.raises(HeldVersionGone, match="Version 1 of store 'numbers' is gone: it was held for 60 s"):
             list(reader.read(parts[0]))
+
+
+def test_the_next_step_for_a_version_is_one_of_the_source() -> None:
+    world = World()
+    for version in range(1, 9):
+        world.commit(version, NUMBERS, {})
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        options = {"address": server.url, "store": "numbers"}
+        gone = r"Version 1 is gone: replicas hold .* option versionAsOf, or leave it out for the newest version\.$"
+        with pytest.raises(BadOption, match=gone):
+            StoreSparkReader(_Target.of({**options, "versionAsOf": "1"})).partitions()
 
 
 def test_a_stream_that_was_cut_is_told_from_a_whole_one() -> None:

@@ -12,6 +12,7 @@ from holdfast.client.errors import (
     TokenExpired,
     TokenMissing,
     TokenUnknown,
+    VersionGone,
     WrongKind,
 )
 from holdfast.errors import ErrorCategory, HoldfastError
@@ -31,6 +32,8 @@ def in_a_terminal(error: ClientError) -> str | None:
 
     >>> in_a_terminal(WrongKind("'h' is a window store.", "Ask /v1/stores/h/windows/{key}?from=&to=."))
     "'h' is a window store. Ask `holdfast windows h KEY`."
+    >>> in_a_terminal(VersionGone("Version 1 is gone.", "Ask for a version that is held, or with at=latest."))
+    'Version 1 is gone. Ask for a version that is held, or with --at latest.'
     """
     match error:
         case NoAnswer():
@@ -38,7 +41,10 @@ def in_a_terminal(error: ClientError) -> str | None:
         case TokenMissing() | TokenUnknown() | TokenExpired():
             return f"{error.message} {_TOKEN}"
         case NotFreshEnough():
-            return f"{error.message} Give it more time with --timeout, or ask for less."
+            message = error.message.replace("require=active", "--require active")
+            return f"{message} Give it more time with --timeout, or ask for less."
+        case VersionGone():
+            return f"{error.message} {error.what_to_do.replace('at=latest', '--at latest')}"
         case BadParameter() if error.message.startswith("timeout="):
             return f"--{error.message} Give a number with a unit, such as 10s or 250ms."
         case WrongKind():

@@ -91,8 +91,9 @@ class RestRefused(HoldfastError):
 
     category = ErrorCategory.INVALID
 
-    def __init__(self, message: str, error: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, what_to_do: str, error: str = "") -> None:
+        super().__init__(f"{message} {what_to_do}".strip())
+        self.message = message
         self.error = error
         """The name of the error, as REST has it."""
 
@@ -164,7 +165,7 @@ def answered(
             except urllib.error.HTTPError as error:
                 said = _refusal(error)
                 if error.code not in RETRIED:
-                    raise RestRefused(f"{said.message} {said.what_to_do}".strip(), said.error) from None
+                    raise RestRefused(said.message, said.what_to_do, said.error) from None
                 busy |= error.code == _TOO_MANY or said.error in _BUSY
                 failed.append(f"{address}: {said.message}")
             except (OSError, http.client.HTTPException) as error:
@@ -172,7 +173,8 @@ def answered(
             else:
                 return answer
         kind = InstancesBusy if busy else NoInstanceAnswers
-        raise kind(f"No instance answered. {'; '.join(failed)}. Ask again in a moment, or check the addresses.")
+        facts = "; ".join(failed).removesuffix(".")
+        raise kind(f"No instance answered. {facts}. Ask again in a moment, or check the addresses.")
 
     def may_pass(error: HoldfastError) -> bool:
         return isinstance(error, InstancesBusy)

@@ -31,6 +31,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from holdfast.client.errors import VersionGone
 from holdfast.client.frames import ARROW_END
 from holdfast.client.tokens import token_of
 from holdfast.errors import ErrorCategory, HoldfastError
@@ -179,8 +180,15 @@ class StoreSparkReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         target = self._target
         at = "" if target.version is None else f"&at={target.version}"
-        with target.ask(self._addresses, f"hold?seconds={target.seconds}{at}", method="POST") as answer:
-            held = msgspec.json.decode(answer.read(), type=_Held)
+        try:
+            with target.ask(self._addresses, f"hold?seconds={target.seconds}{at}", method="POST") as answer:
+                held = msgspec.json.decode(answer.read(), type=_Held)
+        except RestRefused as error:
+            if error.error != VersionGone.error:
+                raise
+            raise BadOption(
+                f"{error.message} Give one of them as the option versionAsOf, or leave it out for the newest version."
+            ) from error
         return [TaskPartition(number, held.version) for number in range(held.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -201,7 +209,7 @@ class StoreSparkReader(DataSourceReader):
             with self._target.ask(addresses, path) as answer:
                 yield answer
         except RestRefused as error:
-            if error.error != "version_gone":
+            if error.error != VersionGone.error:
                 raise
             raise HeldVersionGone(version, self._target.store, self._target.seconds) from error
 

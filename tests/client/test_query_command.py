@@ -139,6 +139,10 @@ def test_times_are_iso_in_a_table_and_milliseconds_for_programs(filled: RunningG
         (["get", "plays", "ann"], "Ask `holdfast windows plays KEY`."),
         (["windows", "names", "ann"], "Ask `holdfast get names KEY`, `holdfast range names`."),
         (["get", "names", "ann", "--at-least", "9999", "--timeout", "1s"], "Give it more time with --timeout"),
+        (
+            ["get", "names", "ann", "--at", "9999", "--timeout", "1s"],
+            "is the newest one. Give it more time with --timeout",
+        ),
         (["get", "names", "ann", "--timeout", "5"], "--timeout='5' is not a duration. Give a number with a unit"),
     ],
 )

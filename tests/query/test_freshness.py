@@ -200,6 +200,7 @@ def test_a_named_version_is_read_or_gone() -> None:
             early = client.get(f"/numbers/{path}")
             assert (early.status_code, early.json()["error"]) == (503, "not_fresh_enough")
             assert (early.json()["version"], early.json()["wanted"]) == (7, 9)
+            assert "wait=" not in early.json()["message"] and "wait=" in early.json()["what_to_do"]
 
 
 def test_a_replica_that_is_too_old_says_how_old_it_is() -> None:

@@ -151,8 +151,7 @@ def newest_at(time: int, versions: KnownVersions) -> Version:
 
 def not_committed(wanted: Version, newest: Version) -> NotFresh:
     """The refusal of a request for a version that isn't committed yet."""
-    fact = f"Version {wanted} is asked for, and version {newest} is the newest one."
-    return NotFresh(f"{fact} Ask again when it is committed, or wait for it longer with wait=.", newest, wanted)
+    return NotFresh(f"Version {wanted} is asked for, and version {newest} is the newest one.", newest, wanted)
 
 
 def _not_looked(versions: KnownVersions, clock: Clock) -> NotFresh:

@@ -253,7 +253,7 @@ class Opener:
             if self._clock.monotonic() >= needs.until:
                 raise NotFresh(
                     f"Some replicas have moved on while others are still before version {gone.held[0]}, so there is no "
-                    "version that all of them hold. Ask again in a moment, or give them more time with wait=.",
+                    "version that all of them hold.",
                     target,
                     gone.held[0],
                 )

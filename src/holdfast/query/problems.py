@@ -91,7 +91,10 @@ def problem_of(error: Exception) -> Problem:
             what = "Ask for a version that is held, or with at=latest."
             return Problem(410, "version_gone", str(error), what, {"oldest": error.oldest, "newest": error.newest})
         case NotFresh():
-            what = "Ask again after the time in Retry-After, or for less: the parameters say how fresh it has to be."
+            what = (
+                "Ask again after the time in Retry-After, with a longer wait=, or for less: the parameters say how "
+                "fresh it has to be."
+            )
             return Problem(
                 503, "not_fresh_enough", str(error), what, {"version": error.version, "wanted": error.wanted}
             )

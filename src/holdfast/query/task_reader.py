@@ -31,7 +31,10 @@ class NotHere(NotReady):
 
 
 class NotFresh(NotReady):
-    """No replica could answer as freshly as the request demands, within the time it may wait."""
+    """No replica could answer as freshly as the request demands, within the time it may wait.
+
+    The next step depends on who asks, and how, so the message has none where it is to ask for less or to wait longer.
+    """
 
     def __init__(self, message: str, version: int | None = None, wanted: int | None = None) -> None:
         super().__init__(message)
@@ -42,7 +45,7 @@ class NotFresh(NotReady):
 
 def too_old(task: TaskId, version: Version, wanted: Version) -> NotFresh:
     fact = f"Task {task} is at version {version}, and version {wanted} or a later one is asked for."
-    return NotFresh(f"{fact} Ask again in a moment, or give the replica more time with wait=.", version, wanted)
+    return NotFresh(fact, version, wanted)
 
 
 class Restoring(NotReady):
