@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from holdfast.cli import app
 from holdfast.errors import SettingsError
 from holdfast.log.segments import STATE, STATE_SCHEMA, seal
+from holdfast.settings.model import Settings
 from holdfast.sizing import MIN_MEMORY, Load, estimate, kafka_streams_rule, parse_growth
 from holdfast.stores.engines.base import Changes, Mark, Resources
 from holdfast.stores.engines.registry import open_engine
@@ -124,6 +125,12 @@ def test_the_command_prints_figures_with_their_formulas() -> None:
     assert "in Holdfast they share one memory limit" in " ".join(text.split())
     found = json.loads(CliRunner().invoke(app, ["size", *COMMAND.split(), "--json"]).output)
     assert found["log"]["bytes"] > found["state, one replica of all tasks"]["bytes"]
+
+
+def test_an_app_has_as_many_partitions_as_its_settings_say() -> None:
+    assert Load(keys=1, value_bytes=1).partitions == Settings().partitions
+    result = CliRunner().invoke(app, ["size", "--keys", "1", "--value-bytes", "1"])
+    assert f"{Settings().partitions} partitions x 1 stores" in result.output
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def size(
         _number(
             parse_whole, "Partitions of the app. Only for the comparison: in Holdfast they share one memory limit."
         ),
-    ] = 8,
+    ] = 4,
     stores: Annotated[int, _number(parse_whole, "Number of stores of that size.")] = 1,
     standbys: Annotated[int, _number(parse_whole, "Replicas per task in addition to the active one.")] = 0,
     instances: Annotated[int, _number(parse_whole, "Number of instances; 0: one per replica of a task.")] = 0,

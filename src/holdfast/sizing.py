@@ -49,7 +49,7 @@ class Load:
     keys: float
     value_bytes: int
     key_bytes: int = 16
-    partitions: int = 8
+    partitions: int = 4
     """Only for the comparison with Kafka Streams. In Holdfast all tasks of an instance share one budget for caches and
     one for write buffers; a task itself needs half a MiB of memory and 150 KiB of disk."""
     stores: int = 1
