@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -143,6 +144,22 @@ def test_an_instance_without_a_configuration_is_an_error(tmp_path: Path, holdfas
     done = holdfast("instance", folder=tmp_path)
     assert done.returncode == 1
     assert "on standard input" in done.stderr
+
+
+@pytest.mark.parametrize("options", [["--log", "log"], ["--id", "i-1"], ["--bind", "0.0.0.0:7070"]])
+def test_an_instance_with_options_needs_the_id_of_an_app(
+    tmp_path: Path, holdfast: Holdfast, options: list[str]
+) -> None:
+    done = holdfast("instance", *options, folder=tmp_path, stdin="{}")
+    assert (done.returncode, "Add --app ID." in done.stderr) == (1, True), done.stderr
+
+
+def test_an_instance_in_a_terminal_waits_for_no_configuration(tmp_path: Path) -> None:
+    terminal, inside = pty.openpty()
+    with open(terminal, "rb"), open(inside, "rb") as stdin:
+        made = [sys.executable, "-m", "holdfast", "instance"]
+        done = subprocess.run(made, cwd=tmp_path, stdin=stdin, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "Add --app ID." in done.stderr) == (1, True), done.stderr
 
 
 COMMAND = ("-m", "holdfast", "instance")

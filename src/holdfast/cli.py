@@ -160,6 +160,9 @@ def plan(
         raise typer.Exit(1)
 
 
+_ANY_PORT = "127.0.0.1:0"
+
+
 @app.command()
 def instance(
     app_id: Annotated[str | None, typer.Option("--app", help="The id of the app.", show_default=False)] = None,
@@ -170,7 +173,7 @@ def instance(
         str | None, typer.Option(help="The id of this instance. Without it, the host's name.", show_default=False)
     ] = None,
     tags: Annotated[str, typer.Option(help="Where it is, for group.spread_by: rack=a,zone=b.")] = "",
-    bind: Annotated[str, typer.Option(help="HOST:PORT to listen on, for tasks and other instances.")] = "127.0.0.1:0",
+    bind: Annotated[str, typer.Option(help="HOST:PORT to listen on, for tasks and other instances.")] = _ANY_PORT,
     advertise: Annotated[
         str | None,
         typer.Option(help="HOST:PORT, or HOST, by which others reach it, if that isn't --bind.", show_default=False),
@@ -182,9 +185,11 @@ def instance(
     An app with the setting instances = "external" uses such servers. SIGTERM hands the tasks over and ends it. Without
     --app, the configuration is one line of JSON on stdin: this is how `app.run()` starts its own instances.
     """
-    from holdfast.instance_command import host, host_as_server
+    from holdfast.instance_command import host, host_as_server, without_app
 
     if app_id is None:
+        if any((log, id, tags, advertise, file)) or bind != _ANY_PORT:
+            raise without_app()
         host()
     else:
         host_as_server(app_id, load(file=file, env=os.environ).settings, log, id, tags, bind, advertise)

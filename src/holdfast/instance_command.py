@@ -31,16 +31,20 @@ def main() -> None:
 
 def host() -> None:
     """Hosts stores, as one line of JSON on stdin says, until SIGTERM or until stdin is closed."""
-    if not (line := sys.stdin.buffer.readline().strip()):
-        raise SettingsError(
-            "holdfast instance needs its configuration as one line of JSON on standard input. `app.run()` starts "
-            "instances itself."
-        )
+    if sys.stdin.isatty() or not (line := sys.stdin.buffer.readline().strip()):
+        raise without_app()
     share_one_allocator()
     leave_pandas_out()
     from holdfast.serving import run
 
     run(line)
+
+
+def without_app() -> SettingsError:
+    return SettingsError(
+        "holdfast instance needs the id of the app. Add --app ID. `app.run()` starts its instances itself; they have a "
+        "configuration instead, as one line of JSON on standard input, and no options."
+    )
 
 
 def host_as_server(
