@@ -70,7 +70,8 @@ class StoreKeys:
         return found[0] if self._single else found
 
     def _misfit(self, key: object, error: NotAKey) -> BadKey:
-        fact = f"{key!r:.200} is not a key of store {self.route.store!r}, which has the key ({self._schema}): {error}"
+        fact = f"{key!r:.200} is not a key of store {self.route.store!r}, which has the key ({self._schema})"
+        fact += f": {error}" if len(self.values(key)) == len(self._schema.fields) else "."
         return in_python(BadKey(fact, "", 400, {"schema": str(self._schema), "example": example(self._schema)}))
 
 

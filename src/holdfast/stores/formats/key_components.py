@@ -27,7 +27,7 @@ from holdfast.stores.formats.byte_columns import (
     retyped,
     with_nulls,
 )
-from holdfast.stores.formats.types import Field
+from holdfast.stores.formats.types import Field, Schema
 
 _SIGN = 1 << 63
 _ALL = (1 << 64) - 1
@@ -42,6 +42,16 @@ def damaged(why: str) -> DamagedObject:
     return DamagedObject(
         f"a stored key can't be read: {why}. Check that the store's key type is the one it was written with."
     )
+
+
+def other_parts(given: int, schema: Schema, what: str = "key") -> BadKey:
+    """The refusal of a key, or of the prefix of one, with another number of parts than the store's.
+
+    >>> str(other_parts(1, Schema.of(game="string", player="string")))
+    "a key of 1 part was given, and the store's key has 2: game string, player string."
+    """
+    parts = "1 part" if given == 1 else f"{given} parts"
+    return BadKey(f"a {what} of {parts} was given, and the store's key has {len(schema.fields)}: {schema}.")
 
 
 class Component(Protocol):

@@ -31,7 +31,7 @@ from holdfast.stores.formats.byte_columns import (
     lengths_of,
     offsets_of,
 )
-from holdfast.stores.formats.key_components import Component, component_of, damaged, key_column
+from holdfast.stores.formats.key_components import Component, component_of, damaged, key_column, other_parts
 from holdfast.stores.formats.types import Field, Schema
 
 FORMAT = b"\x01"
@@ -93,7 +93,7 @@ def key_encoder(schema: Schema) -> Callable[[Sequence[object]], bytes]:
 
     def encode(values: Sequence[object]) -> bytes:
         if len(values) != len(encoders):
-            raise BadKey(f"a key of {len(values)} parts was given, and the store's has {len(encoders)}: {schema}.")
+            raise other_parts(len(values), schema)
         key = FORMAT + b"".join([encoder(value) for encoder, value in zip(encoders, values, strict=True)])
         if len(key) > MAX_KEY_BYTES:
             raise _too_long(len(key))
@@ -138,7 +138,7 @@ def prefix_range(
     components = _components(schema)
     given = len(prefix_values)
     if given > len(components):
-        raise BadKey(f"a prefix of {given} parts was given, and the store's key has {len(components)}: {schema}.")
+        raise other_parts(given, schema, "prefix")
     beginning = given == len(components) if partial is None else partial
     start = FORMAT
     for n, (component, value) in enumerate(zip(components, prefix_values, strict=False), start=1):

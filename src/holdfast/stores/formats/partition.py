@@ -21,7 +21,7 @@ import pyarrow as pa
 from holdfast.errors import BadKey
 from holdfast.stores.formats import scalars
 from holdfast.stores.formats.byte_columns import bytes_of, lengths_of, offsets_of
-from holdfast.stores.formats.key_components import component_of, fixed_numbers, key_column
+from holdfast.stores.formats.key_components import component_of, fixed_numbers, key_column, other_parts
 from holdfast.stores.formats.types import Field, Schema
 
 SEED = 42
@@ -51,7 +51,7 @@ def partitioner(schema: Schema) -> Callable[[Sequence[object], int], int]:
 
     def partition(values: Sequence[object], partitions: int) -> int:
         if len(values) != len(hashers):
-            raise BadKey(f"a key of {len(values)} parts was given, and the store's has {len(hashers)}: {schema}.")
+            raise other_parts(len(values), schema)
         hashed = SEED
         for hasher, value in zip(hashers, values, strict=True):
             hashed = hasher(value, hashed)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from holdfast.errors import BadKey
-from holdfast.stores.formats.key_components import Component, EndedComponent, NumberComponent, component_of
+from holdfast.stores.formats.key_components import Component, EndedComponent, NumberComponent, component_of, other_parts
 from holdfast.stores.formats.keys import FORMAT, MAX_KEY_BYTES, decode_key
 from holdfast.stores.formats.scalars import none_key
 from holdfast.stores.formats.types import Field, Schema
@@ -189,5 +189,5 @@ def _parts(schema: Schema, key: Any) -> tuple[object, ...]:
     if not isinstance(key, tuple | list):
         raise BadKey(f"{key!r} was given as a key, and the store's has {len(schema.fields)} parts: {schema}.")
     if len(key) != len(schema.fields):
-        raise BadKey(f"a key of {len(key)} parts was given, and the store's has {len(schema.fields)}: {schema}.")
+        raise other_parts(len(key), schema)
     return cast(tuple[object, ...], tuple(key))
