@@ -382,6 +382,8 @@ def test_endpoints_are_in_the_openapi_document(world: World) -> None:
     assert level["schema"] == {"type": "integer"}
     assert (day["in"], day["required"]) == ("query", False)
     assert day["schema"] == {"type": "string", "format": "date"}
+    [limit] = paths["/api/state/players/all"]["get"]["parameters"]
+    assert limit["schema"] == {"type": "integer", "default": 3}
     assert both["responses"]["200"]["content"]["application/json"]["schema"]["type"] == "object"
     assert {"400", "401", "403", "404", "429", "500", "503"} <= {*both["responses"]}
 

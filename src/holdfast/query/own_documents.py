@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 import msgspec
 
 from holdfast.query.answers import SOURCE_HEADERS
+from holdfast.query.keytext import render_scalar
 from holdfast.query.refusals import refusals
-from holdfast.topology.endpoints import OwnEndpoint
+from holdfast.topology.endpoints import PARAMETER_TYPES, EndpointParameter, OwnEndpoint
 
 _OWN: Final = "own."
 _REF: Final = f"#/components/schemas/{_OWN}{{name}}"
@@ -65,6 +66,13 @@ def _answer_type(endpoint: OwnEndpoint) -> Any:
     return type_
 
 
+def _default(parameter: EndpointParameter) -> dict[str, Any]:
+    """What a function gets where a request leaves the parameter out, if a request could say it too."""
+    if parameter.required or not isinstance(parameter.default, PARAMETER_TYPES):
+        return {}
+    return {"default": render_scalar(parameter.default)}
+
+
 def _described(endpoint: OwnEndpoint, answer: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "operationId": f"own_{endpoint.place.replace(':', '.')}",
@@ -74,7 +82,7 @@ def _described(endpoint: OwnEndpoint, answer: Mapping[str, Any]) -> dict[str, An
                 "name": each.name,
                 "in": "path" if each.in_path else "query",
                 "required": each.required,
-                "schema": _SCHEMAS[each.type],
+                "schema": {**_SCHEMAS[each.type], **_default(each)},
             }
             for each in endpoint.parameters
         ],
