@@ -327,6 +327,14 @@ class Silent(hf.Processor):
             ctx.forward(key, {"second": now // 1000 % 60})
 
 
+def test_an_aggregate_needs_a_name() -> None:
+    _, games = games_app()
+    grouped: Any = games.group_by()
+    for each in (grouped, grouped.window(hf.tumbling("1m"))):
+        with pytest.raises(TopologyError, match=r"aggregate\(sum\(points\)\): an aggregate needs a name.*n=hf.count"):
+            each.aggregate(hf.sum("points"), n=hf.count())
+
+
 @pytest.mark.parametrize("call", [hf.App.start, hf.App.plan])
 def test_an_app_with_records_of_a_test_is_not_started(call: Callable[[hf.App], object], tmp_path: Path) -> None:
     app = hf.App("games", settings=hf.Settings(base_dir=str(tmp_path)))

@@ -264,8 +264,13 @@ class Grouped(Named):
     stream: Stream
     columns: tuple[str, ...]
 
-    def aggregate(self, **aggregates: Aggregate) -> Aggregated:
+    def aggregate(self, *unnamed: Never, **aggregates: Aggregate) -> Aggregated:
         """Computes any number of aggregates: `.aggregate(beats=hf.count(), peak=hf.max("bpm"))`."""
+        if unnamed:
+            raise TopologyError(
+                f"aggregate({', '.join(map(str, unnamed))}): an aggregate needs a name, that of its column. Write "
+                "aggregate(n=hf.count()), with a name of yours for each."
+            )
         if not aggregates:
             raise TopologyError("aggregate() needs at least one aggregate, such as aggregate(n=hf.count()).")
         for name, aggregate in aggregates.items():

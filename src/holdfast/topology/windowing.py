@@ -193,9 +193,9 @@ class WindowedGroup(Named):
     grouped: Grouped
     windows: Windows
 
-    def aggregate(self, **aggregates: Aggregate) -> WindowedAggregates:
+    def aggregate(self, *unnamed: Never, **aggregates: Aggregate) -> WindowedAggregates:
         """Computes any number of aggregates per key and window: `.aggregate(beats=hf.count(), peak=hf.max("bpm"))`."""
-        return WindowedAggregates(self, self.grouped.aggregate(**aggregates).aggregates)
+        return WindowedAggregates(self, self.grouped.aggregate(*unnamed, **aggregates).aggregates)
 
     def count(self) -> WindowedAggregates:
         """Counts the records per key and window, as `count`."""
