@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -76,6 +77,55 @@ def test_a_record_and_a_dead_letter_count_once(
     }
     letters = [(letter["reason"], letter["times"]) for letter in dead_letters(tmp_path, "once")]
     assert letters == [("no event time: at is null", 1)]
+
+
+class Named(msgspec.Struct):
+    player: str
+
+
+class Scored(msgspec.Struct):
+    points: int
+
+
+class Games(hf.Processor):
+    games = hf.KeyValueStore("games", value=int)
+
+    def process(self, key: str, event: Named, ctx: hf.Context) -> None:
+        self.games[key] = self.games.get(key, 0) + 1
+
+
+class Points(hf.Processor):
+    best = hf.KeyValueStore("best", value=int)
+
+    def process(self, key: str, event: Scored, ctx: hf.Context) -> None:
+        self.best[key] = max(self.best.get(key, 0), event.points)
+
+
+@pytest.mark.parametrize("first", ["aggregate", "processor", "merged"])
+def test_a_dead_letter_has_the_columns_that_later_readers_use(spark: SparkSession, tmp_path: Path, first: str) -> None:
+    """In the first batch with one, and in the next, where they are expected."""
+    (tmp_path / "input").mkdir()
+    app = hf.App("whole", settings=settings(tmp_path), spark=spark)
+    frame = read(spark, tmp_path / "input").withColumn("unused", F.lit(1)).withColumn("day", F.to_date("at"))
+    stream = app.stream(frame, key="player", timestamp="at")
+    match first:
+        case "aggregate":
+            stream.group_by().count().store("first")
+        case "processor":
+            stream.process(Games)
+        case _:
+            low, rest = stream.branch("points < 5")
+            low.merge(rest).group_by().count().store("first")
+    stream.process(Points)
+    stream.with_column("later", "date_add(day, 1)").group_by().aggregate(day=hf.max("later")).store("days")
+    with app:
+        for batch in (1, 2):
+            write(tmp_path / "input", batch, [game("ann", batch), {**game("bob", batch), "at": None}])
+            app.process_all_available()
+    found = [json.loads(letter["record"]) for letter in dead_letters(tmp_path, "whole")]
+    source = {"_source": "main"} if first == "merged" else {}
+    wanted = [{"player": "bob", "at": None, "points": batch, "day": None, **source} for batch in (1, 2)]
+    assert sorted(found, key=lambda record: record["points"]) == wanted
 
 
 class Scores(hf.Processor):

@@ -117,6 +117,24 @@ def test_a_record_that_several_cant_use_is_one_dead_letter() -> None:
     assert (driver.counts["records"], driver.counts["dead"]) == (2, 1)
 
 
+@pytest.mark.parametrize("order", ["count first", "sum first"])
+def test_a_dead_letter_has_the_columns_that_all_readers_of_its_source_use(order: str) -> None:
+    app = hf.App("letters")
+    stream = app.stream(records("k string, v int, w int, x int, y int, at timestamp"), key="k", timestamp="at")
+    declarations = [
+        lambda: stream.group_by().count().store("count"),
+        lambda: stream.group_by().aggregate(total=hf.sum("v")).store("sum"),
+        lambda: stream.select("k", "at", "w").group_by().aggregate(top=hf.max("w")).store("top"),
+    ]
+    for declare in declarations if order == "count first" else declarations[1::-1] + declarations[2:]:
+        declare()
+    app.stream(records("k string, y int"), key="k", name="other").group_by().aggregate(y=hf.max("y")).store("other")
+    driver = TestDriver(app)
+    driver.pipe("main", {"k": None, "v": 1, "w": 2, "x": 3, "y": 4, "at": at(1)})
+    (letter,) = driver.dead_letters()
+    assert letter["record"] == {"k": None, "v": 1, "w": 2, "at": "2030-01-01T00:00:01.000Z"}
+
+
 def test_processors_outputs_and_derived_streams() -> None:
     app, games = games_app()
     totals = games.process(

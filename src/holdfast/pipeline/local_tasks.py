@@ -27,7 +27,7 @@ from holdfast.pipeline.processing_task import ProcessingWork, Watch, unwatched
 from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, show_ids
 from holdfast.pipeline.results import TaskDone, TaskResult, decode, encode
 from holdfast.pipeline.sealed import sealed_table
-from holdfast.pipeline.source_readers import Reader, Steps, applied, reporting_first, shared_steps
+from holdfast.pipeline.source_readers import Origin, Reader, Steps, applied, reporting_first, shared_steps, used_of
 from holdfast.pipeline.spark_errors import concerns_data
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.task import Limits
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from holdfast.topology.topology import SubTopology
 
-Origin = Source | OutputOf | StaticRows
 StateOf = Callable[[TaskId], TaskState]
 
 
@@ -68,6 +67,8 @@ class LocalTasks:
         for reader in (reader for own in self.readers.values() for reader in own):
             by_origin.setdefault(reader.branch.origin, []).append(reader)
         self.of_source = {origin: own for origin, own in by_origin.items() if isinstance(origin, Source)}
+        self.used = {source: {name for each in own for name in each.read} for source, own in self.of_source.items()}
+        """The columns that the app uses of each source."""
         self.first = {reader: others for own in by_origin.values() for reader, others in reporting_first(own).items()}
 
     def compute(self, batch: Mapping[str, pa.Table], step: Step, log: Log, state: StateOf) -> BatchResult:
@@ -187,7 +188,7 @@ class _LocalVersion:
             left_out = reported & self._unusable(reader, records)
             kept = [number not in left_out for number in records[RECORD_ID].to_pylist()]
             records = records.filter(pa.array(kept, pa.bool_()))
-        return _selected(records, reader)
+        return _selected(records, reader, used_of(self.tasks.readers[reader.planner], self.tasks.used))
 
     def _numbered(self, reader: Reader) -> pa.Table | None:
         """The records of a branch, with the number that each has in its origin; None if there can't be any."""
@@ -239,10 +240,10 @@ def _shares(subtopology: SubTopology, rows: LocalRows, partitions: int) -> list[
     return [table.filter(pa.array(where == n)).to_batches() for n in range(partitions)]
 
 
-def _selected(table: pa.Table, reader: Reader) -> pa.Table:
-    """The columns that the planner uses, of the types that the topology expects."""
+def _selected(table: pa.Table, reader: Reader, used: Collection[str]) -> pa.Table:
+    """The columns that the planner or a dead letter uses, of the types that the topology expects."""
     schema = arrow_schema(reader.branch.frame)
-    return pa.table({name: table[name].cast(schema.field(name).type) for name in reader.columns})
+    return pa.table({name: table[name].cast(schema.field(name).type) for name in reader.letter_columns(used)})
 
 
 def after(table: pa.Table, steps: Steps) -> pa.Table:

@@ -21,10 +21,10 @@ from holdfast.pipeline.plan_chooser import FailureMemory
 from holdfast.pipeline.planning import ROW_BY_ROW, Planner, configure
 from holdfast.pipeline.processing_plan import ProcessingPlanner
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.source_readers import Reader, SourceReaders, Steps, reporting_first
+from holdfast.pipeline.source_readers import Origin, Reader, SourceReaders, Steps, reporting_first, used_of
 from holdfast.pipeline.spark import SHUFFLE_CHECKS
 from holdfast.pipeline.spark_errors import FailedInQuery, SparkRefused, concerns_data, spark_errors
-from holdfast.pipeline.spark_version import Origin, Reporting, SparkVersion
+from holdfast.pipeline.spark_version import Reporting, SparkVersion
 from holdfast.pipeline.stage_plan import SharedJob
 from holdfast.pipeline.stages import StagePlace, stages_of
 from holdfast.pipeline.static_plan import StaticTablePlanner
@@ -201,6 +201,15 @@ class BatchTasks:
         """For each reader of a planner, those that report what neither of them can use."""
         first = {reader: self._first[reader] for reader in self.readers[planner]}
         return {reader: others for reader, others in first.items() if others}
+
+    def used(self, planner: Planner) -> set[str]:
+        """The columns that the app uses of the sources of a planner."""
+        return used_of(self.readers[planner], {source: own.used for source, own in self.sources.items()})
+
+    def others_use_more(self, planner: Planner) -> bool:
+        """Whether a dead letter of a planner has columns that the planner doesn't use."""
+        used = self.used(planner)
+        return any(len(each.letter_columns(used)) > len(each.columns) for each in self.readers[planner])
 
     def compute(self, batch: DataFrame, step: Step, locations: StateLocations) -> BatchResult:
         """The results of all tasks of this version. `batch` has the rows of `query_frame`."""

@@ -39,11 +39,15 @@ class ReaderRecords:
     """Gets the rows that Spark keeps to set records apart."""
     whole: bool = False
     """Whether the steps leave the columns that the planner uses, and no others."""
+    used: Collection[str] = ()
+    """The columns that the app uses of the source: those of a dead letter."""
 
-    def all(self) -> DataFrame:
-        """All of them, as the planner gets them."""
+    def all(self, *, dead: bool = False) -> DataFrame:
+        """All of them, as the planner gets them: with the columns of dead letters, if some are expected."""
         records = applied(self.origin, self.steps)
-        return records if self.whole else self.reader.select(records)
+        if self.whole:
+            return records
+        return self.reader.select_for_letters(records, self.used) if dead else self.reader.select(records)
 
     def unreported(self, others: Sequence[ReaderRecords]) -> tuple[DataFrame, list[Failed]]:
         """The records without those that it can't use and one of the others reports, and those that failed."""
@@ -54,7 +58,7 @@ class ReaderRecords:
             if numbers is not None:
                 numbered = None if numbered is None else without(numbered, self._unusable, numbers)
                 failed = [replace(each, elsewhere=(*each.elsewhere, numbers)) for each in failed]
-        return self.reader.select(good if numbered is None else numbered), failed
+        return self.reader.select_for_letters(good if numbered is None else numbered, self.used), failed
 
     @cached_property
     def _split(self) -> tuple[DataFrame, list[Failed]]:

@@ -4,6 +4,8 @@ The streaming query applies the stateless steps that all readers share and selec
 Spark reads nothing else from the source. A source's records are counted after those steps, so a `flat_map` isn't one of
 them: a record is counted once, however many records it becomes.
 
+A dead letter has the columns that any reader of its source uses. For the others, a reader selects its own columns.
+
 An unusable record is reported once: of the readers that get it and can't use it, after whatever steps, the one that was
 declared first reports it, and the others leave it out. Only a step whose rows are not made of one record each, such as
 `mapInPandas`, hides which record a row was: its reader reports its own. A reader with a filter that may answer
@@ -12,7 +14,7 @@ otherwise when it is asked again, such as `rand() < 0.5`, leaves the reports to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,9 +28,11 @@ from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.frames import is_repeatable
 from holdfast.topology.plain_frames import PlainFrame
-from holdfast.topology.steps import Computed, FlatMap
+from holdfast.topology.steps import Computed, FlatMap, PlainStep
 from holdfast.topology.stream import SOURCE
 from holdfast.topology.topology import OutputOf, Source, StaticRows
+
+Origin = Source | OutputOf | StaticRows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -60,7 +64,7 @@ class Reader:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The columns of its records that the planner uses. Dead letters have these."""
+        """The columns of its records that the planner uses."""
         frame = self.branch.frame
         if isinstance(self.branch.origin, Source) and self.branch.origin.whole_dead_letters:
             return frame.columns
@@ -71,14 +75,37 @@ class Reader:
         return columns_used(frame.sparkSession, frame.schema, lambda df: df.select(*as_columns(self.planner.used())))
 
     @cached_property
+    def read(self) -> Collection[str]:
+        """The columns that it uses of its source's records, before its steps."""
+        assert isinstance(self.branch.origin, Source)
+        frame, plain = self.branch.origin.frame, [each for each in self.steps if isinstance(each, PlainStep)]
+        if not isinstance(frame, PlainFrame) or len(plain) < len(self.steps):
+            used = as_columns(self.planner.used())
+            return columns_used(frame.sparkSession, frame.schema, lambda df: applied(df, self.steps).select(*used))
+        names = set(self.columns)
+        for step in reversed(plain):
+            names = step.reads(names)
+        return names
+
+    @cached_property
     def _selected(self) -> list[Column]:
-        selected = [F.col(quoted(name)) for name in self.columns]
+        return self._chosen(self.columns)
+
+    def _chosen(self, names: Sequence[str]) -> list[Column]:
+        selected = [F.col(quoted(name)) for name in names]
         # Merged records have their origin's name.
         return [*selected, F.lit(self.branch.origin.name).alias(SOURCE)] if self.is_merged else selected
 
     def select(self, frame: DataFrame) -> DataFrame:
         """The columns that the planner uses."""
         return frame.select(*self._selected)
+
+    def select_for_letters(self, frame: DataFrame, used: Collection[str]) -> DataFrame:
+        """The same, and those of a dead letter: `used` are the columns that the app uses of the source."""
+        return frame.select(*self._chosen(self.letter_columns(used)))
+
+    def letter_columns(self, used: Collection[str]) -> list[str]:
+        return [name for name in self.branch.frame.columns if name in self.columns or name in used]
 
 
 class SourceReaders:
@@ -104,10 +131,10 @@ class SourceReaders:
 
     def _selected(self, shared: DataFrame, *, whole: bool) -> DataFrame:
         """The frame with the columns that the readers use."""
-        self.unread = set[str]()
+        self.unread, self.used = set[str](), set(shared.columns)
         if whole:
             return shared
-        used = {name for reader in self.readers for name in self._used(shared, reader)}
+        self.used = used = {name for reader in self.readers for name in self._used(shared, reader)}
         self.unread = {name for name in shared.columns if name not in used}
         if all(len(reader.steps) == len(self._shared) for reader in self.readers):
             return shared.select(*(quoted(name) for name in shared.columns if name in used))
@@ -140,6 +167,12 @@ def reporting_first(readers: Sequence[Reader]) -> dict[Reader, list[Reader]]:
     """For each reader of an origin, in the order of declaration: those that report what neither of them can use."""
     in_order = sorted(readers, key=lambda reader: not reader.repeatable)
     return {reader: [other for other in in_order[:n] if other.repeatable] for n, reader in enumerate(in_order)}
+
+
+def used_of(readers: Sequence[Reader], used: Mapping[Source, Collection[str]]) -> set[str]:
+    """The columns that an app uses of the sources of one planner's readers. Merged records all have the same columns."""
+    origins = (reader.branch.origin for reader in readers)
+    return {name for origin in origins if isinstance(origin, Source) for name in used[origin]}
 
 
 def as_columns(expressions: Sequence[Expression]) -> list[Column]:

@@ -26,12 +26,12 @@ from holdfast.pipeline.reader_records import ReaderRecords
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.sealed import sealed_frame
-from holdfast.pipeline.source_readers import Reader, SourceReaders
+from holdfast.pipeline.source_readers import Origin, Reader, SourceReaders
 from holdfast.pipeline.spark_errors import SparkRefused, concerns_data
 from holdfast.pipeline.stage_work import StageDone
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.plain_frames import static_frame
-from holdfast.topology.topology import OutputOf, Source, StaticRows
+from holdfast.topology.topology import Source, StaticRows
 from holdfast.words import Millis, TaskId
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Origin = Source | OutputOf | StaticRows
 Reporting = Mapping[Reader, Sequence[Reader]]
 """For each reader, those that report what neither of them can use."""
 
@@ -130,8 +129,8 @@ class SparkVersion:
         if any(isinstance(each, FastPlanRejected) for own in found.values() for each in own):
             return False
         dead = {planner: has_dead_letters(own) for planner, own in found.items()}
-        if any(dead[planner] and self._to_leave_out(planner) for planner in found):
-            return False  # some of them may be reported by others
+        if any(dead[planner] and self._came_unexpected(planner) for planner in found):
+            return False  # some of them may be reported by others, or lack columns
         for (_, planner), member in zip(stage, rows, strict=True):
             planner.saw(member.plan, found[planner])
             self.tasks.reports[planner].saw(failed=dead[planner])
@@ -145,8 +144,7 @@ class SparkVersion:
         if subtopology.name in self.tasks.beside:
             (reader,) = self.tasks.readers[planner]
             return planner.of_sealed(self._output(reader.branch.origin.name), self.step, self._time)
-        reports = self.tasks.reports[planner]
-        records, _ = self._records(planner, self.tasks.reporting(planner) if reports.expected else {})
+        records, _ = self._records(planner, dead=self.tasks.reports[planner].expected)
         return None if records is None else planner.planned(records, self.step, self._locations(subtopology).sealed)
 
     def _run_records(self, subtopology: SubTopology, planner: Planner) -> list[TaskResult] | None:
@@ -165,23 +163,24 @@ class SparkVersion:
         return self._run_checked(subtopology, planner, cause)
 
     def _run_unchecked(self, subtopology: SubTopology, planner: Planner) -> list[TaskResult] | None:
-        first, reports = self.tasks.reporting(planner), self.tasks.reports[planner]
-        locations = self._locations(subtopology)
-        records, _ = self._records(planner, first if reports.expected else {})
+        reports, locations = self.tasks.reports[planner], self._locations(subtopology)
+        records, _ = self._records(planner, dead=reports.expected)
         if records is None:
             return None
         results = planner.run(records, self.step, locations)
         is_dead = has_dead_letters(results)
-        if is_dead and self._to_leave_out(planner) and all(isinstance(each, TaskDone) for each in results):
-            records, _ = self._records(planner, first)  # without those that another reader reports
+        if is_dead and self._came_unexpected(planner) and all(isinstance(each, TaskDone) for each in results):
+            records, _ = self._records(planner, dead=True)
             assert records is not None
             results = planner.run(records, self.step, locations)
         reports.saw(failed=is_dead)
         return results
 
-    def _to_leave_out(self, planner: Planner) -> bool:
-        """Whether unusable records of a planner may be such that others report, and were not left out."""
-        return bool(self.tasks.reporting(planner)) and not self.tasks.reports[planner].expected
+    def _came_unexpected(self, planner: Planner) -> bool:
+        """Whether unusable records of a planner may be such that others report, or lack columns of a dead letter."""
+        if self.tasks.reports[planner].expected:
+            return False
+        return bool(self.tasks.reporting(planner)) or self.tasks.others_use_more(planner)
 
     def _run_checked(
         self, subtopology: SubTopology, planner: Planner, cause: Exception | None
@@ -190,7 +189,7 @@ class SparkVersion:
         self.checked.add(planner)
         if self.batch is not None:
             self.batch.persist()  # several jobs read it now, and must see the same records
-        records, failed = self._records(planner, self.tasks.reporting(planner))
+        records, failed = self._records(planner, dead=True)
         if records is None:
             return None
         with running():
@@ -268,25 +267,27 @@ class SparkVersion:
             if source in read and source.name not in self.counted and self._counting(source, readers) is None
         }
 
-    def _records(self, planner: Planner, reporting: Reporting) -> tuple[DataFrame | None, list[Failed]]:
+    def _records(self, planner: Planner, *, dead: bool) -> tuple[DataFrame | None, list[Failed]]:
         """The records of a sub-topology's stream, None if there can't be any, and those that failed.
 
-        Unusable ones that the readers of `reporting` report are left out.
+        If unusable ones are expected (`dead`), those that others report are left out, and the records have all columns
+        of a dead letter.
         """
         readers = self.tasks.readers[planner]
-        found = [each for reader in readers if (each := self._of(reader, reporting.get(reader, ()))) is not None]
+        found = [each for reader in readers if (each := self._of(reader, dead=dead)) is not None]
         failed = [each for _, own in found for each in own]
         frames = [frame for frame, _ in found]
         return (reduce(lambda one, other: one.unionByName(other), frames) if frames else None), failed
 
-    def _of(self, reader: Reader, reporting: Sequence[Reader]) -> tuple[DataFrame, list[Failed]] | None:
+    def _of(self, reader: Reader, *, dead: bool) -> tuple[DataFrame, list[Failed]] | None:
         """The records of one branch, and those that failed."""
         frame = self._origin(reader.branch.origin)
         if frame is None:
             return None
         own = self._reader_records(reader, frame, checked=reader.planner in self.checked)
+        reporting = self.tasks.reporting(reader.planner).get(reader, ()) if dead else ()
         if not reporting and not own.checked:
-            return own.all(), []
+            return own.all(dead=dead), []
         if reporting:
             self.left_out.add(reader.planner)
         # The steps of others may fail, whether they have run yet or not.
@@ -304,6 +305,7 @@ class SparkVersion:
             source.unread if source else (),
             self._kept,
             whole=source is not None and source.uses_all(reader),
+            used=self.tasks.used(reader.planner),
         )
         return self._checked_records.setdefault(reader, records) if checked else records
 

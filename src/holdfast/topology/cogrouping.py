@@ -9,7 +9,7 @@ The streams become one of a common shape, as in a join, so each record moves the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -225,3 +225,7 @@ class CogroupShape(PlainStep):
             else:
                 columns[f"_{number}"] = pa.nulls(records.num_rows, pa.struct(list(schema)))
         return pa.table(columns)
+
+    def reads(self, names: Collection[str]) -> set[str]:
+        time = [] if self.time is None else [self.time]
+        return {*(column for column, _ in self.keys), *time, *self.frames[self.own].columns}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,3 +72,6 @@ class JoinShape(PlainStep):
             else:
                 columns[side.column] = pa.nulls(records.num_rows, kind)
         return pa.table(columns)
+
+    def reads(self, names: Collection[str]) -> set[str]:
+        return {*(column for column, _ in self.keys), self.time[0], *self.own.columns.names}

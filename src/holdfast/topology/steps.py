@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,10 @@ class PlainStep(ABC):
     def arrow(self, records: pa.Table) -> pa.Table:
         """The records after the step."""
 
+    @abstractmethod
+    def reads(self, names: Collection[str]) -> set[str]:
+        """The columns that it needs of records to give them these."""
+
 
 @dataclass(frozen=True, eq=False)
 class Projection(PlainStep):
@@ -58,6 +62,9 @@ class Projection(PlainStep):
         """
         return pa.table({name: records[column] for column, name in self.columns})
 
+    def reads(self, names: Collection[str]) -> set[str]:
+        return {column for column, name in self.columns if name in names}
+
 
 @dataclass(frozen=True, eq=False)
 class WithText(PlainStep):
@@ -78,6 +85,9 @@ class WithText(PlainStep):
 
     def arrow(self, records: pa.Table) -> pa.Table:
         return records.append_column(self.name, pa.repeat(pa.scalar(self.text), records.num_rows))
+
+    def reads(self, names: Collection[str]) -> set[str]:
+        return {*names} - {self.name}
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +110,9 @@ class WithNulls(PlainStep):
         for field in self.columns.arrow:
             records = records.append_column(field, pa.nulls(records.num_rows, field.type))
         return records
+
+    def reads(self, names: Collection[str]) -> set[str]:
+        return {*names} - {*self.columns.names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +170,9 @@ class HasValue(Filter, PlainStep):
 
     def arrow(self, records: pa.Table) -> pa.Table:
         return records.filter(records[self.column].is_valid())
+
+    def reads(self, names: Collection[str]) -> set[str]:
+        return {*names, self.column}
 
 
 def quoted(name: str) -> str:
