@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType
 
 import holdfast as hf
 from holdfast.errors import BadValue, TopologyError
@@ -121,7 +123,7 @@ def test_a_record_that_several_cant_use_is_one_dead_letter() -> None:
 def test_a_dead_letter_has_the_columns_that_all_readers_of_its_source_use(order: str) -> None:
     app = hf.App("letters")
     stream = app.stream(records("k string, v int, w int, x int, y int, at timestamp"), key="k", timestamp="at")
-    declarations = [
+    declarations: list[Callable[[], object]] = [
         lambda: stream.group_by().count().store("count"),
         lambda: stream.group_by().aggregate(total=hf.sum("v")).store("sum"),
         lambda: stream.select("k", "at", "w").group_by().aggregate(top=hf.max("w")).store("top"),
@@ -133,6 +135,60 @@ def test_a_dead_letter_has_the_columns_that_all_readers_of_its_source_use(order:
     driver.pipe("main", {"k": None, "v": 1, "w": 2, "x": 3, "y": 4, "at": at(1)})
     (letter,) = driver.dead_letters()
     assert letter["record"] == {"k": None, "v": 1, "w": 2, "at": "2030-01-01T00:00:01.000Z"}
+
+
+def test_a_table_with_history_shows_its_own_columns_alone() -> None:
+    app, games = games_app()
+    games.group_by().aggregate(mean=hf.mean("points"), last=hf.last("points")).store("old", history="1h")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 3, 2)])
+    table = driver.store("old")
+    found = table.get("ann")
+    for record in (found, table.items()[0][1], table.history("ann")[0]):
+        assert type(record) is hf.VersionedRecord and record == found
+        assert set(record.value) == {"mean", "last"}
+    assert found.valid_to is None and found.value["mean"] == 3.0
+
+
+@pytest.mark.parametrize("value", [1.9, Decimal("1.9")])
+@pytest.mark.parametrize("column", ["k", "n", "many", "by"])
+def test_a_fraction_is_no_whole_number(column: str, value: float | Decimal) -> None:
+    app = hf.App("whole")
+    by, many = MapType(StringType(), IntegerType()), ArrayType(LongType())
+    columns = StructType().add("k", LongType()).add("n", IntegerType()).add("many", many).add("by", by)
+    app.stream(records(columns), key="k").group_by().count().store("numbers")
+    driver = TestDriver(app)
+    given = {"many": [value], "by": {"a": value}}.get(column, value)
+    with pytest.raises(BadValue, match=rf"'{column}' can't be .*1.9 is not a whole number"):
+        driver.pipe("main", {"k": 1, "n": 2, column: given})
+    driver.pipe("main", {"k": 1.0, "n": 2.0, "many": [3.0], "by": {"a": 4.0}})
+    assert driver.store("numbers").get(1) == {"count": 1}
+
+
+def test_what_expires_in_a_second_takes_a_few_versions() -> None:
+    app, games = games_app()
+    games.group_by().aggregate(best=hf.max("points")).store("best", ttl="20s")
+    driver = TestDriver(app)
+    for n in range(4):
+        driver.pipe("games", game(f"p{n}", n, n / 5))
+        driver.advance("200ms")
+    before = driver.version
+    assert 0 < driver.advance("40s") - before < 6
+    assert driver.store("best").items() == []
+
+
+def test_the_app_of_a_test_stays_as_it_was(tmp_path: Path) -> None:
+    app, games = games_app()
+    best = games.group_by().aggregate(best=hf.max("points")).store("best")
+    best.sink(hf.files(str(tmp_path)), name="mine")
+    described = app.describe()
+    first, second = TestDriver(app), TestDriver(app)
+    for driver in (first, second):
+        driver.pipe("games", game("ann", 3, 1))
+        assert driver.output("best") == [{"player": "ann", "best": 3}]
+    assert app.describe() == described and "mine" in described
+    games.group_by().count().store("count")
+    assert "count" in app.describe() and not any(tmp_path.iterdir())
 
 
 def test_processors_outputs_and_derived_streams() -> None:

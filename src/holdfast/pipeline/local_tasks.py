@@ -40,7 +40,7 @@ from holdfast.topology.plain_frames import arrow_schema, local_session, static_t
 from holdfast.topology.processor import OnError
 from holdfast.topology.steps import PlainStep
 from holdfast.topology.stream import SOURCE
-from holdfast.topology.topology import OutputOf, Source, StaticRows
+from holdfast.topology.topology import Source, StaticRows
 from holdfast.words import TaskId
 
 if TYPE_CHECKING:

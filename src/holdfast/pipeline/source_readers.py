@@ -170,7 +170,7 @@ def reporting_first(readers: Sequence[Reader]) -> dict[Reader, list[Reader]]:
 
 
 def used_of(readers: Sequence[Reader], used: Mapping[Source, Collection[str]]) -> set[str]:
-    """The columns that an app uses of the sources of one planner's readers. Merged records all have the same columns."""
+    """The columns that an app uses of the sources that a planner reads. Merged records all have the same columns."""
     origins = (reader.branch.origin for reader in readers)
     return {name for origin in origins if isinstance(origin, Source) for name in used[origin]}
 

@@ -87,15 +87,16 @@ class TestDriver:
 
     def __init__(self, app: AnApp, *, wall: int | datetime = _START) -> None:
         """`wall` is what the wall clock shows at the start. It moves with `advance` alone."""
-        self._id, self._settings, self._topology = app.id, app.settings, app._topology
-        if not self._topology.subtopologies:
+        self._id, self._settings = app.id, app.settings
+        if not app._topology.subtopologies:
             raise TopologyError("The app has no store yet: there is nothing to test.")
-        check_sources(self._topology)
+        check_sources(app._topology)
         self._clock = ManualClock(Millis(millis(wall)))
         self._log_url = f"memory://test-{SYSTEM_RANDOM.getrandbits(64):x}"
         # The outside world: it keeps what it got, whatever happens to the app.
-        self._outputs = {name: Memory() for name in self._topology.outputs}
-        self._topology.sinks = [SinkNode(f"test.{name}", name, sink) for name, sink in self._outputs.items()]
+        self._outputs = {name: Memory() for name in app._topology.outputs}
+        sinks = [SinkNode(f"test.{name}", name, sink) for name, sink in self._outputs.items()]
+        self._topology = app._topology.with_sinks(sinks)
         self._asked: dict[str, Version] = {}
         self._watches: dict[str, AttributeWatch] = {}
         self._done = 0
@@ -218,18 +219,19 @@ class TestDriver:
         self._process({}, {name: time + by for name, time in times.items()})
 
     def _settle(self, until: Millis) -> None:
-        """Makes the versions that are due up to a time, as `holdfast.idle` does, and sets the clock to that time."""
+        """Makes the versions that are due up to a time, as `holdfast.idle` does, and sets the clock to that time.
+
+        What is due right after one of them waits for `idle_interval`, or until that time.
+        """
+        interval = self._settings.batch.idle_interval // timedelta(milliseconds=1)
         made: Millis | None = None
         while self._driver.newest is not None:
             due = self._due()
             first = Due.soonest(due.values()).first
-            if first is None:
+            if first is None or first > until or made == until:
                 break
-            at = Millis(max(first, self._clock.now()))
-            if at == made:
-                at = Millis(at + self._settings.batch.idle_interval // timedelta(milliseconds=1))
-            if at > until:
-                break
+            earliest = self._clock.now() if made is None else min(made + interval, until)
+            at = Millis(max(first, earliest))
             self._clock.advance((at - self._clock.now()) / 1000)
             names = frozenset(name for name, each in due.items() if each.tasks is not None and each.tasks <= at)
             self._driver.advance(partial(self._compute_idle, names))

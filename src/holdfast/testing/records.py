@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -75,6 +76,8 @@ def _checked(row: object, schema: pa.Schema, source: str) -> Mapping[str, Any]:
 def _column(field: pa.Field, values: list[Any], source: str) -> pa.Array:
     try:
         moments = pa.types.is_timestamp(field.type)
+        for value in values:
+            _check_whole(value, field.type)
         return pa.array([_moment(value) for value in values] if moments else values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadValue(
@@ -83,10 +86,34 @@ def _column(field: pa.Field, values: list[Any], source: str) -> pa.Array:
         ) from error
 
 
+def _check_whole(value: Any, kind: pa.DataType) -> None:
+    """Raises for a fraction where a whole number is needed: Arrow would cut it off.
+
+    >>> _check_whole({"n": [2.0, None]}, pa.struct({"n": pa.list_(pa.int32())}))
+    >>> _check_whole([1.9], pa.list_(pa.int32()))
+    Traceback (most recent call last):
+        ...
+    ValueError: 1.9 is not a whole number
+    """
+    if pa.types.is_integer(kind):
+        if isinstance(value, float | Decimal) and value // 1 != value:
+            raise ValueError(f"{value} is not a whole number")
+    elif pa.types.is_list(kind) and isinstance(value, list | tuple):
+        for each in value:
+            _check_whole(each, kind.value_type)
+    elif pa.types.is_map(kind) and isinstance(value, Mapping | list | tuple):
+        for key, each in value.items() if isinstance(value, Mapping) else value:
+            _check_whole(key, kind.key_type)
+            _check_whole(each, kind.item_type)
+    elif pa.types.is_struct(kind) and isinstance(value, Mapping):
+        for field in kind.fields:
+            _check_whole(value.get(field.name), field.type)
+
+
 def _moment(value: Any) -> Any:
     """A time, also given as text or in milliseconds since 1970. Without a time zone it is UTC."""
     if isinstance(value, str):
         return dt.datetime.fromisoformat(value)
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=value)
     return value

@@ -74,8 +74,11 @@ class StoreInTest:
 
     def _shown(self, value: Any) -> Any:
         """A value without the columns that only merges need."""
+        if not self._hidden:
+            return value
         if isinstance(value, dict):
             return {name: each for name, each in value.items() if name not in self._hidden}
-        if type(value) is tuple:
-            return tuple(self._shown(each) for each in value)
+        if isinstance(value, tuple):
+            parts = [self._shown(each) for each in value]
+            return tuple(parts) if type(value) is tuple else type(value)(*parts)  # a named tuple
         return value

@@ -8,7 +8,8 @@ same for all operators.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -262,6 +263,15 @@ class Topology:
     def _check_not_started(self, name: str) -> None:
         if self.is_numbered:
             raise TopologyError(f"{name!r} can't be changed: the app has been started. Do it before app.run().")
+
+    def with_sinks(self, sinks: Sequence[SinkNode]) -> Topology:
+        """A copy with these sinks instead of its own. What happens to the copy doesn't change this one."""
+        copied = copy(self)
+        copied.sinks, copied.sources, copied.endpoints = [*sinks], [*self.sources], [*self.endpoints]
+        copied.subtopologies = [
+            replace(each, stream=replace(each.stream, topology=copied)) for each in self.subtopologies
+        ]
+        return copied
 
     def adopt(self, numbers: Mapping[str, int], known: Callable[[StoreSpec], StoreSpec]) -> None:
         """Takes over each sub-topology's number and each store's recorded spec from the log."""
