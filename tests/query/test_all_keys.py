@@ -209,6 +209,7 @@ def test_the_best_rows_of_a_leaderboard(rest: httpx2.Client) -> None:
         {"rank": 2, "value": {"points": 9, "player": "bob", "level": 90}},
         {"rank": 3, "value": {"points": 7, "player": "ann", "level": 70}},
     ]
+    assert [*body["top"][0]["value"]] == ["player", "points", "level"], "as in the list of the best rows"
     assert (body["key"], body["more"]) == ("chess", True)
     assert _get(rest, "/best/top/go")["top"] == []
     (row,) = _get(rest, "/best/top/chess", limit="1", fields="level,player")["top"]

@@ -76,11 +76,15 @@ class LeaderboardEndpoints:
         return await self._reader.threads.run(call.freshness, answer)
 
     def _row(self, ranking: StoreSpec, width: int, entry: Entry, fields: Fields) -> object:
-        """A row as the leaderboard has it: the columns of its key without the group, the score, the other columns."""
+        """A row as the leaderboard has it: the columns of its key without the group, the score, the other columns.
+
+        In the ranking the score comes before them.
+        """
         shown = self._showing.entry(ranking, *entry)
         names = [field.name for field in ranking.key.fields]
         values = [render_scalar(value) for value in decode_key(ranking.key, entry[0])]
-        columns = dict(zip(names[width:], values[width:], strict=True))
+        score, *rest = zip(names[width:], values[width:], strict=True)
+        columns = dict([*rest, score])
         others = shown.value if isinstance(shown.value, dict) else {}
         row = {**columns, **others}
         return selected(row, fields) if fields else row
