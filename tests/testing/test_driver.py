@@ -150,6 +150,38 @@ def test_a_table_with_history_shows_its_own_columns_alone() -> None:
     assert found.valid_to is None and found.value["mean"] == 3.0
 
 
+def test_a_leaderboard_has_a_list_of_rows_with_its_time() -> None:
+    app, games = games_app()
+    table = games.group_by().aggregate(best=hf.max("points"), n=hf.count())
+    table.store("players").top(1, by="best", name="top")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 3, 2), game("bob", 4, 1)])
+    rows = [{"player": "bob", "best": 4, "n": 1}]
+    assert driver.store("top").get("all").value == rows
+    assert isinstance(driver.store("top").get("all"), hf.ValueAndTimestamp)
+    assert driver.store("top-scores").rank(("all", "ann")) == 2
+
+
+class Named(hf.Processor):
+    """Forwards to an output that it doesn't have."""
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        ctx.forward(key, {"n": 1}, to="zz")
+
+
+def test_the_columns_to_name_begin_with_the_streams_own_key() -> None:
+    app = hf.App("named")
+    stream = app.stream(records("town string, v bigint"), key="town")
+    named = stream.process(Named, output="town string, v bigint")
+    with pytest.raises(TopologyError, match=r"outputs=\{'zz': 'town string, n bigint'\}"):
+        named.output("zz")
+    with pytest.raises(TaskFailed, match=r"outputs=\{'zz': 'town string, n bigint'\}"):
+        TestDriver(app).pipe("main", {"town": "oslo", "v": 1})
+    silent = stream.process(Totals)
+    with pytest.raises(TopologyError, match="output='town string, n bigint'"):
+        silent.sink(hf.memory())
+
+
 @pytest.mark.parametrize("value", [1.9, Decimal("1.9")])
 @pytest.mark.parametrize("column", ["k", "n", "many", "by"])
 def test_a_fraction_is_no_whole_number(column: str, value: float | Decimal) -> None:

@@ -136,6 +136,10 @@ class Processed(Named):
         assert isinstance(operator, Processing)
         return next(each for each in operator.processors if each.name == self.name)
 
+    @property
+    def _key(self) -> Schema:
+        return self.topology.subtopology(self.of).key
+
     def sink(self, sink: Sink, *, name: str | None = None) -> Processed:
         """Sends the rows that each version forwarded to `sink`, after the version is committed. Returns this object."""
         if None not in dict(self._operator.forwards):
@@ -160,7 +164,7 @@ class Processed(Named):
     def _no_output(self) -> TopologyError:
         return TopologyError(
             f"{self._operator.processor.__name__} has no output yet. Name the columns of the rows it forwards: "
-            "stream.process(..., output='player string, n bigint')."
+            f"stream.process(..., output='{self._key}, n bigint')."
         )
 
     def output(self, name: str) -> ProcessedOutput:
@@ -170,8 +174,8 @@ class Processed(Named):
             has = f"Its named outputs are: {', '.join(known)}" if known else "It has no named outputs"
             raise TopologyError(
                 f"output({name!r}): {self._operator.processor.__name__} has no such output. "
-                f"{did_you_mean(name, known)}{has}. Name its columns: stream.process(..., outputs={{{name!r}: 'player "
-                "string, n bigint'})."
+                f"{did_you_mean(name, known)}{has}. Name its columns: stream.process(..., outputs={{{name!r}: "
+                f"'{self._key}, n bigint'}})."
             )
         return ProcessedOutput(self, name)
 
