@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,13 @@ def test_another_driver_takes_over_while_two_jobs_run(spark: SparkSession, tmp_p
     app = with_both_jobs_under_way(spark, tmp_path)
     assert app._running is not None
     log = app._running.log
-    other = Leadership.take_over(log.storage, log.id, log.new_id(), log_time())
-    until(lambda: app.state is hf.AppState.ERROR, "the outdated driver stops, though its tasks wait")
-    assert isinstance(app.cause, OutdatedDriver)
+    with ThreadPoolExecutor(1) as pool:
+        caller = pool.submit(app.process_all_available)
+        other = Leadership.take_over(log.storage, log.id, log.new_id(), log_time())
+        until(lambda: app.state is hf.AppState.ERROR, "the outdated driver stops, though its tasks wait")
+        assert isinstance(app.cause, OutdatedDriver)
+        with pytest.raises(OutdatedDriver, match=r"epoch 2\) was started later"):
+            caller.result()
     app.stop()
     until(lambda: not jobs_under_way(), "both jobs have ended")
     assert log.newest() is None, "nothing of them was committed"

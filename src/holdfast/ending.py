@@ -50,7 +50,10 @@ class Ending:
         self._asked_at: float | None = None
         self.explain: Callable[[BaseException], BaseException] = lambda cause: cause
         """Finds the cause behind the failure of a part: the driver may be outdated."""
-        self._failed = False
+        self._failure: BaseException | None = None
+        """The error of the part that failed first."""
+        self._cause: BaseException | None = None
+        """What `explain` found behind it, once it has answered: that takes a request to the log."""
 
     def ask(self) -> None:
         """Asks the app to stop. Interrupts its start and waits before a retry."""
@@ -70,7 +73,7 @@ class Ending:
 
     @property
     def failed(self) -> bool:
-        return self._failed
+        return self._failure is not None
 
     def left(self, share: float = ALL) -> float:
         """The seconds until this share of the time is used: all of the share until the app is asked to stop."""
@@ -89,7 +92,7 @@ class Ending:
     def pause(self, seconds: float) -> None:
         """Waits before another attempt. Raises when the app is asked to stop, or has failed."""
         with self._changed:
-            if self._changed.wait_for(lambda: self.asked or self._failed, seconds):
+            if self._changed.wait_for(lambda: self.asked or self.failed, seconds):
                 raise Interrupted("The app stops before another attempt. The next start makes it.")
 
     def call(self, what: str, call: Callable[[], T]) -> T:
@@ -118,6 +121,26 @@ class Ending:
         with self._changed:
             if self.asked:
                 return
-            self._failed = True
+            if self._failure is None:
+                self._failure = cause
             self._changed.notify_all()
-        self._on_failure(self.explain(cause))
+        explained = self.explain(cause)
+        with self._changed:
+            if self._cause is None:
+                self._cause = explained
+        self._on_failure(explained)
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Why a call on this app ended with an error: the part that failed first has stopped the others.
+
+        >>> ending = Ending(timedelta(seconds=10), on_failure=lambda cause: None)
+        >>> ending.cause_of(OSError("alone"))
+        OSError('alone')
+        >>> ending.fail(ValueError("first")); ending.cause_of(Interrupted("an effect"))
+        ValueError('first')
+        """
+        if self._cause is not None:
+            return self._cause
+        if self._failure is None and self.asked:
+            return error
+        return self.explain(self._failure or error)

@@ -120,10 +120,18 @@ class RunningApp:
         return version_of(self.driver.newest)
 
     def process_all_available(self) -> None:
-        self.running_query.process_all_available()
-        version = self.version
-        self.sinks.catch_up(version)
-        self.instances.wait_until_visible(version)
+        try:
+            self.running_query.process_all_available()
+            version = self.version
+            self.sinks.catch_up(version)
+            self.instances.wait_until_visible(version)
+            if self.ending.failed:  # Spark's call returns also when the query was stopped
+                raise Interrupted("The app has failed while it processed what was available.")
+        except Exception as error:
+            # What the caller's wait ended with is often an effect: a job that was cancelled, an instance that ended.
+            if (cause := self.ending.cause_of(error)) is error:
+                raise
+            raise cause from None
 
     def stop(self) -> None:
         """Ends every part in the reverse order of the start, even if another one fails to end."""
