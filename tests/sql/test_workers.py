@@ -288,6 +288,13 @@ def test_a_statement_that_needs_too_much_memory_ends_alone(workers: Workers, tab
     assert workers.run("SELECT 1 AS one", tables).rows.to_pylist() == [{"one": 1}]
 
 
+@pytest.mark.parametrize("sql", ["SELECT len(range(60000000))", "SELECT len(range(points + 60000000)) FROM players"])
+def test_memory_that_duckdb_does_not_count_is_limited_too(workers: Workers, tables: MemoryTables, sql: str) -> None:
+    with pytest.raises(SqlTooLarge, match=r"more memory than sql.memory allows \(134,217,728 bytes\)"):
+        workers.run(sql, tables)
+    assert workers.run("SELECT 1 AS one", tables).rows.to_pylist() == [{"one": 1}]
+
+
 def test_a_read_that_fails_is_the_error_of_the_statement(workers: Workers, tables: MemoryTables) -> None:
     tables.error = NotReady("task 0_1 is being restored.")
     for sql in ("SELECT sum(points) FROM players", "SELECT * FROM players"):

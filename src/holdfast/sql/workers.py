@@ -3,11 +3,15 @@
 The instance's side of a statement is one loop over what the worker says. A scan is streamed by a thread of its own into
 the socket that came with it, so the worker's pace is that of the read. A read that fails cuts its stream; the worker
 can't tell that from its end, so the statement fails here with the error of the read, whatever the worker made of it.
+
+DuckDB doesn't count all of its memory: a list or a text that a function makes may have any size. So the memory of the
+process is watched too, as its time is.
 """
 
 import logging
 import math
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -47,8 +51,10 @@ _THREADS: Final = 2
 _START_SECONDS: Final = 30.0
 _BEGIN_SECONDS: Final = 5.0
 """How long a worker that was kept may take to begin with its statement. Then it is frozen, and a new one gets it."""
-_LOOK_SECONDS: Final = 0.1
-"""How often a statement asks whether its result is still wanted."""
+_LOOK_SECONDS: Final = 0.05
+"""How often a statement asks whether its result is still wanted, and looks at the memory of its process."""
+_OWN_BYTES: Final = 128 << 20
+"""What the process may have beside the memory of a statement: Python, and rows on their way. 40 MiB if it has none."""
 _KEPT: Final = 1
 """How many workers are kept without a statement."""
 _SAFE_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
@@ -192,6 +198,16 @@ class _Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def bytes(self) -> int:
+        """The memory that the process has touched, without the files it has mapped."""
+        try:
+            with open(f"/proc/{self._process.pid}/statm", "rb") as file:
+                _, resident, of_files, *_ = map(int, file.read().split())
+        except (FileNotFoundError, ProcessLookupError):
+            return 0  # it has ended, which its socket says
+        return (resident - of_files) * resource.getpagesize()
+
     def end(self) -> None:
         """Ends the process. Its statement notices, if it has one."""
         self._process.kill()
@@ -288,10 +304,19 @@ class _Run(Generic[T]):
         arriving.register(self._channel.socket, select.POLLIN)
         frozen_at = math.inf if self._has_begun else SYSTEM_CLOCK.monotonic() + self._begins_within
         self._check_wanted()
+        self._check_memory()
         while not arriving.poll(min(_LOOK_SECONDS, self._left()) * 1_000):
             self._check_wanted()
+            self._check_memory()
             if SYSTEM_CLOCK.monotonic() > frozen_at:
                 raise Disconnected
+
+    def _check_memory(self) -> None:
+        if self._worker.bytes > self._settings.memory + _OWN_BYTES:
+            raise SqlTooLarge(
+                f"The statement needs more memory than sql.memory allows ({self._settings.memory:,} bytes), and was "
+                "ended. Select fewer columns or rows, or make shorter lists and texts."
+            )
 
     def _found(self, last: ResultFrame, opened: T) -> Result[T]:
         if last.kind is Kind.FAILED:
