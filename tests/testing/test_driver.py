@@ -182,6 +182,33 @@ def test_the_columns_to_name_begin_with_the_streams_own_key() -> None:
         silent.sink(hf.memory())
 
 
+class Misfit(hf.Processor):
+    """Forwards a text where a number is needed."""
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        ctx.forward(key, {"n": "text" if event.points == 13 else event.points})
+
+    @hf.punctuate(every="10s", time="wall")
+    def late(self, now: int, ctx: hf.Context) -> None:
+        ctx.forward("ann", {"n": "late"})
+
+
+def test_a_forwarded_row_of_the_wrong_type_names_its_record() -> None:
+    app, games = games_app()
+    games.process(Misfit, output="player string, n bigint")
+    driver = TestDriver(app)
+    wrong = r"Misfit.process\(\) raised .*BadValue: The forwarded row \('ann', 'text'\) has 'text' as n"
+    with pytest.raises(TaskFailed, match=wrong + r".* for the key 'ann' .*points=13.*batch was committed"):
+        driver.pipe("games", [game("ann", 1, 1), game("ann", 13, 2), game("ann", 2, 3)])
+    with pytest.raises(
+        TaskFailed, match=wrong + r".* for the key 'ann' .*, or for another of 2 records with the same time"
+    ):
+        driver.pipe("games", [game("ann", 1, 1), game("bob", 2, 1), game("ann", 13, 1)])
+    driver.pipe("games", game("bob", 1, 1))
+    with pytest.raises(TaskFailed, match=r"Misfit.forward\(\) of a punctuator .*\('ann', 'late'\) has 'late' as n"):
+        driver.advance("1m")
+
+
 @pytest.mark.parametrize("value", [1.9, Decimal("1.9")])
 @pytest.mark.parametrize("column", ["k", "n", "many", "by"])
 def test_a_fraction_is_no_whole_number(column: str, value: float | Decimal) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
+from holdfast.errors import BadValue
 from holdfast.log.log import Log
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
@@ -172,7 +173,7 @@ class ProcessingTask:
             BoundProcessor(
                 code.processor,
                 own.stores,
-                Context(work.version, work.now, self.id.partition, dict(own.outputs), count_user),
+                Context(work.version, work.now, self.id.partition, dict(own.outputs), count_user, str(work.key)),
                 {attribute: self._table(table) for attribute, table in own.tables},
             )
             for code, own in zip(self._codes, work.processors, strict=True)
@@ -280,15 +281,18 @@ class ProcessingTask:
         return [self._dead(pa.array(letters, pa.string()))]
 
     def _forwarded(self, running: RunningProcessor) -> list[Part]:
-        return [
-            (
-                OUTPUT,
-                forwarded_to(own.name, output),
-                output_table(dict(own.outputs)[output], rows).append_column(TIME, pa.array(times, pa.int64())),
-            )
-            for own, forwarded in zip(self.work.processors, running.take_forwarded(), strict=True)
-            for output, (rows, times) in forwarded.items()
-        ]
+        parts: list[Part] = []
+        taken = running.take_forwarded()
+        for number, (own, forwarded) in enumerate(zip(self.work.processors, taken, strict=True)):
+            for output, (rows, times) in forwarded.items():
+                schema = dict(own.outputs)[output]
+                try:
+                    table = output_table(schema, rows)
+                except BadValue as error:
+                    raise running.forwarded_misfit(number, schema, rows, times) from error
+                table = table.append_column(TIME, pa.array(times, pa.int64()))
+                parts.append((OUTPUT, forwarded_to(own.name, output), table))
+        return parts
 
     def _changed(self) -> list[Part]:
         parts: list[Part] = []

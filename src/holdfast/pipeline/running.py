@@ -15,6 +15,7 @@ from holdfast.errors import USER_ERRORS, BadKey, BadValue, ErrorCategory, Holdfa
 from holdfast.pipeline.raised import raised
 from holdfast.pipeline.store_state import StoreState
 from holdfast.pipeline.undoing import Counting, RecordUndo
+from holdfast.pipeline.values import output_table
 from holdfast.retry import is_retryable
 from holdfast.stores.access import BytesAsColumns
 from holdfast.stores.formats.types import Schema
@@ -61,6 +62,20 @@ class Records:
         position = f", with {at}" if at else ""
         return f" for the key {shown(self.keys[place])} and the event {shown(self.events[place])}{position}"
 
+    def forwarding(self, row: Row, time: int) -> str:
+        """The record for which a row was forwarded: it has the row's time and mostly its key. Several may have both."""
+        of_time = [place for place, each in enumerate(self.times) if each == time]
+        same_key = [place for place in of_time if _begins(row, self.keys[place])]
+        if not (found := same_key or of_time):
+            return ""
+        others = f", or for another of {len(found)} records with the same time" if len(found) > 1 else ""
+        return self.described(found[0]) + others
+
+
+def _begins(row: Row, key: object) -> bool:
+    parts = key if isinstance(key, tuple) else (key,)
+    return row[: len(parts)] == parts
+
 
 @dataclass(frozen=True)
 class BoundProcessor:
@@ -92,6 +107,8 @@ class RunningProcessor:
         on_error: OnError = "fail",
     ) -> None:
         self._members = members
+        self._records: Sequence[Records] = ()
+        """The chunk that was processed last, as each processor got it; empty where punctuators are called."""
         contexts = [member.context for member in members]
         counts: list[Counting] = []
         if on_error != "fail":
@@ -180,7 +197,7 @@ class RunningProcessor:
             wanted = bound.prefetch(keys, times)
             state.prefetch(wanted.keys, wanted.ranges)
         known = dict(failed)
-        records = [Records(keys, each, times, position, known) for each in events]
+        self._records = records = [Records(keys, each, times, position, known) for each in events]
         for member, made, given, own in zip(self._members, self._objects, self._given, records, strict=True):
             if member.processor.prefetch is not Processor.prefetch:
                 self._prefetch_named(member, made, given, own)
@@ -272,6 +289,7 @@ class RunningProcessor:
 
     def punctuate(self, punctuations: Sequence[Sequence[Punctuation]]) -> None:
         """Calls the punctuators of each processor that fire in this version, after its records."""
+        self._records = ()
         for member, made, own in zip(self._members, self._objects, punctuations, strict=True):
             self._current = member.context
             for each in own:
@@ -320,6 +338,18 @@ class RunningProcessor:
     def take_forwarded(self) -> list[dict[str | None, tuple[list[Row], list[int]]]]:
         """Of each processor: the rows forwarded since the last call and their times, by output that got some."""
         return [_taken(member.context) for member in self._members]
+
+    def forwarded_misfit(self, number: int, schema: Schema, rows: Sequence[Row], times: Sequence[int]) -> HoldfastError:
+        """The error for rows that a processor has forwarded since the last call, and that don't fit its output."""
+        member = self._members[number]
+        for row, time in zip(rows, times, strict=True):
+            try:
+                output_table(schema, [row])
+            except BadValue as error:
+                if self._records:
+                    return self._failed(member, "process()", error, self._records[number].forwarding(row, time))
+                return self._failed(member, "forward() of a punctuator or close()", error)
+        return BadValue(f"{member.processor.__name__} has forwarded rows that can't be written together as {schema}.")
 
     def _failed(self, member: BoundProcessor, what: str, error: BaseException, record: str = "") -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):

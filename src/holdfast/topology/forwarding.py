@@ -80,19 +80,16 @@ def outlets_of(outputs: OutputSchemas) -> dict[str | None, Outlet]:
     return {name: Outlet(name, schema) for name, schema in outputs.items()}
 
 
-def unknown_output(to: str | None, known: Mapping[str | None, Outlet]) -> TopologyError:
-    """The error for an output that the processor doesn't have. The columns in it begin as those of another output."""
-    first = next(
-        (f"{each.schema.fields[0].name} {each.schema.fields[0].type}" for each in known.values()), "key string"
-    )
+def unknown_output(to: str | None, known: Mapping[str | None, object], key: str) -> TopologyError:
+    """The error for an output that the processor doesn't have. `key` are the columns of its stream's key."""
     if to is None:
         return TopologyError(
-            f"ctx.forward() needs to know the output's columns. Name them: stream.process(..., output='{first}, n "
+            f"ctx.forward() needs to know the output's columns. Name them: stream.process(..., output='{key}, n "
             "bigint')."
         )
     names = [name for name in known if name is not None]
     has = f"The outputs are: {', '.join(names)}" if names else "There is none with a name"
     return TopologyError(
         f"ctx.forward(..., to={to!r}): there is no such output. {did_you_mean(to, names)}{has}. Name its columns: "
-        f"stream.process(..., outputs={{{to!r}: '{first}, n bigint'}})."
+        f"stream.process(..., outputs={{{to!r}: '{key}, n bigint'}})."
     )

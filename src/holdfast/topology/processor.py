@@ -36,9 +36,18 @@ ON_ERROR: Final = get_args(OnError)
 class Context:
     """What a processor knows about the current record, and where it forwards rows."""
 
-    __slots__ = ("_main", "counted", "now", "outlets", "partition", "timestamp", "version")
+    __slots__ = ("_key", "_main", "counted", "now", "outlets", "partition", "timestamp", "version")
 
-    def __init__(self, version: Version, now: Now, partition: int, outputs: OutputSchemas, count: Count) -> None:
+    def __init__(
+        self,
+        version: Version,
+        now: Now,
+        partition: int,
+        outputs: OutputSchemas,
+        count: Count,
+        key: str = "key string",
+    ) -> None:
+        """`key` are the columns of the stream's key with their types, for a message."""
         self.version = version
         """The version that this task computes a part of."""
         self.now = now
@@ -52,6 +61,7 @@ class Context:
         self.outlets = outlets_of(outputs)
         self._main = self.outlets.get(None)
         self.counted = count
+        self._key = key
 
     def forward(self, key: object, value: Mapping[str, object] | object, to: str | None = None) -> None:
         """Sends a row to the processor's output, or to the one that `to` names.
@@ -61,7 +71,7 @@ class Context:
         """
         outlet = self._main if to is None else self.outlets.get(to)
         if outlet is None:
-            raise unknown_output(to, self.outlets)
+            raise unknown_output(to, self.outlets, self._key)
         parts = key if isinstance(key, tuple) else () if key is None else (key,)
         row = value if isinstance(value, dict) else as_mapping(value)
         pick = outlet.picks.get(len(parts)) or outlet.picker(len(parts))
