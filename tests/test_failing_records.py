@@ -232,7 +232,9 @@ def test_each_store_decides_about_a_record_that_fails_in_several(spark: SparkSes
             driver_of({"a": earlier, "b": "fail"}).pipe("texts", batch)
 
 
-def test_each_store_decides_about_a_record_on_spark_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_store_decides_about_a_record_on_spark_too(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path / "input", 1, [text("ann", "1"), text("ann", "x")], TEXT)
     app, stream = text_app(spark, tmp_path)
     sums_of(stream, MODES)
@@ -242,6 +244,8 @@ def test_each_store_decides_about_a_record_on_spark_too(spark: SparkSession, tmp
         newest = app._started().log.newest()
     assert newest is not None
     assert newest.counts == OF_ONE_RECORD | {"records": 2, "keys": 4}
+    assert "a step of a has failed for a record" in caplog.text, "Spark has logged traces"
+    assert not [each.name for each in caplog.records if "QueryContextLogger" in each.name]
     ((reason, _),) = letters_of(tmp_path)
     assert reason.startswith("an expression of b failed")
     write(tmp_path / "input", 2, [text("ann", "y")], TEXT)

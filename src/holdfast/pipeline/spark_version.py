@@ -29,6 +29,7 @@ from holdfast.pipeline.sealed import sealed_frame
 from holdfast.pipeline.source_readers import Origin, Reader, SourceReaders
 from holdfast.pipeline.spark_errors import SparkRefused, concerns_data
 from holdfast.pipeline.stage_work import StageDone
+from holdfast.topology.frames import unlogged
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.plain_frames import static_frame
 from holdfast.topology.topology import Source, StaticRows
@@ -86,7 +87,7 @@ class SparkVersion:
     def _run(self, first: str) -> bool:
         """Runs one stage; False if a task failed."""
         stage = self.tasks.stages[first]
-        with planning():
+        with planning(), unlogged():
             if len(stage) > 1 and self._run_shared(first):
                 return self._succeeded(stage)
             return all(self._run_alone(name) for name in stage)
@@ -158,6 +159,11 @@ class SparkVersion:
                 if not concerns_data(error) or not any(map(can_fail, steps)):
                     raise
                 cause = error
+                logger.warning(
+                    "a step of %s has failed for a record, and Spark may have logged that with its traces. The batch "
+                    "runs again with a check of each step, and such records are treated as on_error= says",
+                    subtopology.name,
+                )
             else:
                 return results
         return self._run_checked(subtopology, planner, cause)

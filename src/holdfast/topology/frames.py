@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+import threading
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -100,18 +103,38 @@ def _reason(frame: DataFrame, error: AnalysisException) -> str:
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
-    """PySpark logs each error of an expression with its Java trace. Here the error that is raised says it all."""
-    from pyspark.logger import PySparkLogger
+    """PySpark logs each error of an expression with its Java trace. Here the error that is raised says it all.
 
-    loggers = [PySparkLogger.getLogger(name) for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger")]
-    before = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
+    Only those of this thread: others may want theirs.
+    """
+    with _filtering:
+        _filter_loggers()
+    before, _here.unlogged = _here.unlogged, True
     try:
         yield
     finally:
-        for logger, was in zip(loggers, before, strict=True):
-            logger.disabled = was
+        _here.unlogged = before
+
+
+class _Here(threading.local):
+    unlogged = False
+
+
+_here = _Here()
+_filtering = threading.Lock()
+
+
+@cache
+def _filter_loggers() -> None:
+    """Done once: to get a logger, PySpark changes the class of all new loggers for a moment."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).addFilter(_is_wanted)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return not _here.unlogged
 
 
 def is_repeatable(frame: DataFrame) -> bool:
