@@ -31,6 +31,7 @@ _WORDS_OF_SQL: Final = frozenset(
 """Expressions of one word that aren't columns."""
 
 _NODE: Final = "columnnodeexpression("
+_LAMBDA: Final = re.compile(r"(?:\((\w+_\d+(?:, \w+_\d+)*)\)|(\w+_\d+)) -> ")
 _ATTRIBUTE = re.compile(r"UnresolvedAttribute\(List\(([^()]*)\),")
 
 
@@ -38,6 +39,7 @@ def written(value: str | Column) -> str:
     """An expression as a user wrote it, for a message that is the same each time.
 
     Spark shows what a Python function gets as an object of the JVM, with addresses. Here it is the column, or `...`.
+    It numbers the arguments of lambdas, `x_7 -> +(x_7, 1)`, counting on in each process. Here each text begins with 1.
 
     >>> written("points > 3")
     "'points > 3'"
@@ -48,7 +50,20 @@ def written(value: str | Column) -> str:
         inside = text[start + len(_NODE) : end]
         column = _ATTRIBUTE.match(inside)
         text = text[:start] + (column[1].replace(", ", ".") if column else "...") + text[end + 1 :]
-    return text
+    return text if isinstance(value, str) else _renumbered(text)
+
+
+def _renumbered(text: str) -> str:
+    """An expression with the arguments of its lambdas numbered from 1.
+
+    >>> _renumbered("reduce(x, 0, (x_8, y_9) -> +(x_8, y_9))")
+    'reduce(x, 0, (x_1, y_2) -> +(x_1, y_2))'
+    >>> _renumbered("transform(a, x_7 -> f(b, x_8 -> +(x_7, x_8)))")
+    'transform(a, x_1 -> f(b, x_2 -> +(x_1, x_2)))'
+    """
+    found = [name for several, one in _LAMBDA.findall(text) for name in (several or one).split(", ")]
+    names = {name: f"{name.rpartition('_')[0]}_{number}" for number, name in enumerate(dict.fromkeys(found), 1)}
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
 
 
 def _closing(text: str, start: int) -> int:
