@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,13 +21,14 @@ from holdfast.query.rest import create_app
 from holdfast.query.server import serve
 from holdfast.rest_calls import NoInstanceAnswers, NoInstances, RestRefused
 from holdfast.settings.rest import RestSettings
-from holdfast.spark_source import BadOption, HeldVersionGone, StoreSparkReader, TaskPartition, _Ended, _Target
+from holdfast.spark_source import _OPTIONS, BadOption, HeldVersionGone, StoreSparkReader, TaskPartition, _Ended, _Target
 from holdfast.tls_files import BadTlsFile
 from tests.apps import game, get, points_app, write
 from tests.certificates import Authority
 from tests.client.conftest import GAME
 from tests.query.fake_tasks import NUMBERS, STATE, World
 from tests.query.instances import Driver
+from tests.test_docs import ROOT
 
 pytestmark = pytest.mark.spark
 
@@ -156,6 +158,11 @@ def test_a_version_that_is_no_longer_held_says_what_to_do() -> None:
             world.commit(version, NUMBERS, {})  # fakes hold in name alone
         with pytest.raises(HeldVersionGone, match="Version 1 of store 'numbers' is gone: it was held for 60 s"):
             list(reader.read(parts[0]))
+
+
+def test_every_option_is_in_the_documents() -> None:
+    table = (ROOT / "docs" / "sql.md").read_text()
+    assert [name for name in _OPTIONS if not re.search(rf"^\|[^|]*`{name}`[^|]*\|", table, re.MULTILINE)] == []
 
 
 def test_the_next_step_for_a_version_is_one_of_the_source() -> None:

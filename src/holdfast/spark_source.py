@@ -10,6 +10,7 @@ Spark finds the source by itself: it looks for packages whose names begin with `
     app            the id of the app; with `log`, the folder or URL of its log, unless the settings say where
     address        instead of both: the REST address of an instance, such as http://127.0.0.1:8080
     store          the store, if `load()` has no argument
+    path           what Spark makes of the argument of `load()`
     versionAsOf    a version that replicas still have; without it, the newest
     token          a token that may read the store; without it, HOLDFAST_CLIENT_TOKEN of the driver
     caFile         a file with the CA of the instances' certificates, on the driver and on workers
