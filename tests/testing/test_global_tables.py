@@ -8,6 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.describe import describe
 from holdfast.errors import TopologyError
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.testing import TestDriver, records
@@ -281,5 +282,6 @@ def test_the_description_shows_it() -> None:
     assert "sub0 -. looked up .-> sub1" in drawing and "the rows of a static DataFrame" in drawing
     driver = TestDriver(app)
     driver.pipe("orders", [order("a", 7)])
-    assert "Sub-topology products, task 0_0\n" in app.describe()
-    assert "Sub-topology named, tasks 1_0 to 1_2\n" in app.describe()
+    running = describe(app.id, app.settings, driver._topology)
+    assert "Sub-topology products, task 0_0\n" in running
+    assert "Sub-topology named, tasks 1_0 to 1_2\n" in running
