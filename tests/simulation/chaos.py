@@ -78,9 +78,7 @@ class Chaos:
             world.strikes("lost entry", "the last entry of Spark's checkpoint is lost")
             world.checkpoint.forget_last()
         if world.random.random() < world.weather.events / 2:
-            standbys = world.random.choice((0, 1, 2))
-            world.strikes("standbys", f"someone sets standbys to {standbys}")
-            world.rules = msgspec.structs.replace(world.rules, standbys=standbys)
+            self._set_standbys()
         world.launch(DriverProcess(world, self._number()))
 
     def start_instance(self, id: str, *, elsewhere: bool = False) -> None:
@@ -117,6 +115,7 @@ class Chaos:
                 self._take_away,
                 self._replace,
                 self._stop_driver,
+                self._release,
                 self._drain,
                 self._forge_member,
                 self._lose_member,
@@ -213,6 +212,20 @@ class Chaos:
             if driver.answers and driver.loops:
                 self._world.strikes("stop", f"{driver} is stopped")
                 self._world.enter(driver, driver.end)
+
+    def _release(self) -> None:
+        """A release with another number of standbys: the driver and an instance start again, at about the same time."""
+        world = self._world
+        self._set_standbys()
+        self._stop_driver()
+        if found := [each for each in world.instances if not each.dead]:
+            world.kill(found[world.random.randrange(len(found))], "restarted")
+
+    def _set_standbys(self) -> None:
+        world = self._world
+        standbys = world.random.choice((0, 1, 2))
+        world.strikes("standbys", f"someone sets standbys to {standbys}")
+        world.rules = msgspec.structs.replace(world.rules, standbys=standbys)
 
     # Operators
 

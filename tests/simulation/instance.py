@@ -134,7 +134,7 @@ class Instance(Process):
         if self.steps.member.incarnation <= before:
             raise Violation(f"{self} has incarnation {self.steps.member.incarnation} after incarnation {before}")
         self.loop("beat", INTERVAL, self.beat)
-        self.loop("alive", INTERVAL / 2, self.keep_alive)
+        self.loop("alive", INTERVAL, self.keep_alive)
         self.loop("update", INTERVAL, self.update)
         self.loop("maintain", 2.0, self.maintain)
 
