@@ -32,8 +32,13 @@ class BadAssignment(HoldfastError):
         )
 
 
-class _TooSlow(Exception):
+class _TooSlow(HoldfastError):
     """A call has not ended in its time."""
+
+    category = ErrorCategory.INVALID
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"it doesn't answer within {seconds:.1f} s")
 
 
 class _Bounded:
@@ -47,7 +52,7 @@ class _Bounded:
     def __call__(self, *given: object) -> Any:
         """The answer, or what the function raised. Raises _TooSlow when its time is over."""
         if self._last is not None and self._last.is_alive():
-            raise _TooSlow
+            raise _TooSlow(self._seconds)
         answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
         def run() -> None:
@@ -61,7 +66,7 @@ class _Bounded:
         try:
             answer, error = answers.get(timeout=self._seconds)
         except queue.Empty:
-            raise _TooSlow from None
+            raise _TooSlow(self._seconds) from None
         if error is not None:
             raise error
         return answer
@@ -89,8 +94,8 @@ def load_assign(place: str | None, alert: Callable[[HoldfastError], None], secon
         try:
             answer = own(tasks, members, before, newest, rules)
             faults = _faults(answer, tasks, members)
-        except _TooSlow:
-            faults = [f"it doesn't answer within {seconds:.1f} s"]
+        except _TooSlow as error:
+            faults = [str(error)]
         except USER_ERRORS as error:
             faults = [f"it raised {type(error).__name__}: {cut(str(error), 300)}"]
         if not faults:
