@@ -226,7 +226,7 @@ def test_a_heartbeat_says_that_a_snapshot_is_being_loaded(tmp_path: Path) -> Non
         size = save(instance.replica(TASK), app).bytes
     other = msgspec.structs.replace(config, state_dir=str(tmp_path / "other"))
     with running(msgspec.structs.replace(other, restore=RestoreSettings(bandwidth="256KiB"))) as instance:
-        until(lambda: said(instance).bytes > 0, "a part of the snapshot")
+        until(lambda: said(instance).loading > 0, "a part of the snapshot")
         found = said(instance)
         assert (found.version, found.running, found.loading) == (0, False, size)
         assert found.bytes < size

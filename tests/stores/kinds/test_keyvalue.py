@@ -138,7 +138,7 @@ def test_a_stored_value_is_a_cell() -> None:
 def test_keys_of_another_type_are_refused() -> None:
     with pytest.raises(BadKey, match="key=5 is an int"):
         store(str, int).get(5)
-    with pytest.raises(BadKey, match="1 parts"):
+    with pytest.raises(BadKey, match="1 part was given"):
         store(tuple[str, int], int).get(("a",))
     with pytest.raises(BadKey, match="2 parts"):
         store((str, int), int).get("a")
