@@ -1,5 +1,8 @@
 """A range read as columns is what a dictionary has in it, whatever is in the runs and whatever in the engine."""
 
+import itertools
+from collections.abc import Generator
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -7,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.instance import column_scans
+from holdfast.instance import column_scans, read_views
 from holdfast.instance.column_scans import scan_columns
 from holdfast.instance.range_reads import BLOCK_BYTES
 from holdfast.instance.replica import ReplicaSettings
-from holdfast.stores.access import DictBytes
-from tests.instance.app_log import AppLog, Place
+from holdfast.stores.access import ColumnBlock, DictBytes
+from tests.instance.app_log import TASK, AppLog, Place, key_of
 from tests.instance.test_range_reads import CHANGES, KEYS, run_of
 
 
@@ -73,3 +76,30 @@ def test_a_replica_gives_the_same_as_columns_as_row_by_row(app: AppLog, place: P
                 assert [(key.as_py(), value.as_py()) for key, value in found] == list(view.scan(store, b"", None))
                 assert found
         replica.flush_overlay()
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_scan_that_goes_on_in_columns_gives_the_same(app: AppLog, place: Place, many: int) -> None:
+    """It does so after many deleted keys. Here are few, so that it stays row by row for what is compared."""
+    app.commit({TASK: {"counts": {key_of(number): b"1" for number in range(40)}}})
+    replica = place.caught_up(app)
+    replica.flush_overlay()
+    for first in (5, 12):
+        deleted = {key_of(number): None for number in range(first, first + 15)}
+        replica.catch_up(app.commit({TASK: {"counts": deleted | {key_of(first): b"2", key_of(60 + first): b"2"}}}))
+    began = []
+
+    def counted(*given: Any) -> Generator[ColumnBlock, None, None]:
+        began.append(given)
+        return scan_columns(*given)
+
+    with replica.read_view() as view:
+        entries = list(view.scan("counts", b"", None))
+        assert len(entries) == 40 - 22 + 4
+        keys = [b"", *map(key_of, range(0, 75, 4)), *(key_of(number) + b"\x00" for number in range(0, 30, 3))]
+        for start, stop in itertools.product(keys, [None, *keys]):
+            wanted = [each for each in entries if each[0] >= start and (stop is None or each[0] < stop)]
+            with patch.multiple(read_views, _MANY_DELETED=many, scan_columns=counted):
+                assert list(view.scan("counts", start, stop)) == wanted
+                assert list(view.scan("counts", start, stop, reverse=True)) == wanted[::-1]
+    assert began

@@ -10,6 +10,7 @@ after the read; when the engines have moved on, the pinned view answers instead.
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -32,6 +33,8 @@ from holdfast.words import NOTHING, TaskId, Version
 Entry = tuple[bytes, bytes]
 BEFORE_TIME = Now(wall=0)
 """The clocks of a version without a commit."""
+_MANY_DELETED = 256
+"""So many deleted keys make a scan go on in columns, which cost as much to begin as some hundred keys one by one."""
 _SAMPLE = 256
 """How many keys of a run are looked up to estimate how many are new."""
 
@@ -97,15 +100,27 @@ class ReadView:
     def scan(
         self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """Entries with start <= key < stop in the order of the keys, or backwards."""
+        """Entries with start <= key < stop in the order of the keys, or backwards.
+
+        After many deleted keys the rest is read as columns: an index whose entries have been used starts with those of
+        a whole version, which cost a microsecond or more each when they are passed one by one.
+        """
         above = self.overlay.scan(store, start, stop, reverse=reverse)
         below = self.pinned.scan(store, start, stop, reverse=reverse)
+        deleted = 0
         try:
             for key, value in first_wins([above, below], reverse=reverse):
                 if value is not None:
                     yield key, value
+                elif (deleted := deleted + 1) == _MANY_DELETED and not reverse:
+                    break
+            else:
+                return
         finally:
             below.close()
+        with closing(self.columns(store, key + b"\x00", stop)) as blocks:
+            for block in blocks:
+                yield from zip(block.keys.to_pylist(), block.values.to_pylist(), strict=True)
 
     def scan_many(self, store: str, ranges: Ranges) -> Iterator[pa.RecordBatch]:
         """The entries of many ranges, by the positions of the ranges and then by key: batches of `IN_RANGES`."""

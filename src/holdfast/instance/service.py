@@ -124,8 +124,8 @@ class StateService(_ServerBase):
                 messages.SERVED_METADATA: msgspec.json.encode(self._instance.served(TaskId.parse(ask.task))),
             }
             schema = ENTRIES.with_metadata(metadata)
-            whole = ask.limit is None and not ask.reverse
-            batches = self._columns(view, ask, schema) if whole else self._scanned(view, ask, schema)
+            many = not ask.reverse and (ask.limit is None or ask.limit > _SCAN_ROWS)
+            batches = self._columns(view, ask, schema) if many else self._scanned(view, ask, schema)
             return flight.GeneratorStream(schema, batches)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
@@ -225,8 +225,12 @@ class StateService(_ServerBase):
             self._reading(ask, view),
             contextlib.closing(view.columns(ask.store, ask.start, ask.stop)) as blocks,
         ):
+            left = ask.limit
             for block in blocks:
-                yield pa.record_batch(list(block), schema=schema)
+                found = pa.record_batch(list(block), schema=schema).slice(0, left)
+                yield found
+                if left is not None and (left := left - found.num_rows) == 0:
+                    return
 
     def _get(self, ask: messages.GetOne) -> messages.GotOne:
         def got(view: ReadView) -> messages.GotOne:
