@@ -188,6 +188,19 @@ def test_a_name_is_taken_while_its_app_is_still_being_started(spark: SparkSessio
     starting.join(TIMEOUT)
 
 
+def test_a_name_is_free_again_when_its_app_has_failed(spark: SparkSession, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        write(tmp_path / folder / "input", 1, [game("alice", 1)])
+    first = points_app(spark, tmp_path / "a").start()
+    first.process_all_available()
+    for query in spark.streams.active:
+        if query.name == first.id:
+            query.stop()
+    wait_for(first, AppState.ERROR)
+    assert finish(points_app(spark, tmp_path / "b")) == {"alice": {"games": 1, "points": 1}}
+    first.stop()
+
+
 @pytest.mark.skipif(s3.binary() is None, reason=s3.MISSING)
 def test_stop_ends_in_time_although_the_log_does_not_answer(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture

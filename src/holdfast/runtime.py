@@ -154,7 +154,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     faults.load_from_environment("driver")
     settings, topology = app.settings, app.topology
     check_session(app.spark)
-    closing.callback(take_name(app.spark, app.id, lambda: ending.asked))
+    closing.callback(take_name(app.spark, app.id, lambda: ending.asked or ending.failed))
     use_this_python(app.spark)
     check_folders(topology)
     check_columns(topology)

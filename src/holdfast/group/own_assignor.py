@@ -50,7 +50,7 @@ class _Bounded:
         self._last: threading.Thread | None = None
 
     def __call__(self, *given: object) -> Any:
-        """The answer, or what the function raised. Raises _TooSlow when its time is over."""
+        """The answer, or what the function raised. Raises _TooSlow when its time has passed."""
         if self._last is not None and self._last.is_alive():
             raise _TooSlow(self._seconds)
         answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()

@@ -136,7 +136,7 @@ def check_session(session: SparkSession) -> None:
 
 
 _starting: dict[tuple[str, str], Callable[[], bool]] = {}
-"""By session and app: whether the app that was started there, and has perhaps no query yet, has been given up."""
+"""By session and app: whether the app that was started there, and perhaps has no query yet, has stopped or failed."""
 _taking = threading.Lock()
 
 
