@@ -313,3 +313,39 @@ def test_columns_can_have_any_names(foreign: str, column: str) -> None:
     driver.pipe("orders", [{"id": 1, foreign: "ann"}])
     driver.pipe("customers", [{"name": "ann", column: "Bern"}])
     assert list(driver.store("joined").get(1).values()) == ["ann", "Bern"]
+
+
+class Times(hf.Processor):
+    """The event times of the joined rows of a key, in milliseconds after the start."""
+
+    times = hf.KeyValueStore("times", value=list[int])
+
+    def process(self, key: Any, event: Any, ctx: hf.Context) -> None:
+        if event.value is not None:
+            self.times[key] = [*self.times.get(key, []), ctx.timestamp - int(START.timestamp() * 1_000)]
+
+
+@pytest.mark.parametrize(("how", "foreign"), [(how, by) for by in (False, True) for how in ("inner", "left")])
+def test_a_joined_row_has_the_later_time_of_both_rows(how: str, foreign: bool) -> None:
+    app = hf.App("times", settings=hf.Settings(partitions=2))
+    columns = "id string, value string, gone boolean, at timestamp"
+    left, right = (
+        app.table(records(columns), name, key="id", timestamp="at", deleted="gone") for name in ("left", "right")
+    )
+    left.join(right, on="value" if foreign else None, how=how, name="both", prefix="r_").to_stream().process(Times)
+    driver = TestDriver(app)
+
+    def pipe(table: str, value: str | None, millis: int) -> None:
+        at = START + timedelta(milliseconds=millis)
+        driver.pipe(table, [{"id": "k", "value": value, "gone": value is None, "at": at}])
+
+    pipe("left", "k", 100)
+    pipe("right", "k", 5)
+    driver.crash()
+    pipe("right", "b", 50)
+    pipe("left", "k", 120)
+    pipe("right", None, 60)
+    pipe("left", "k", 130)
+    pipe("right", "c", 200)
+    joined = [100, 100, 120, 200] if how == "inner" else [100, 100, 100, 120, 120, 130, 200]
+    assert driver.store("times").get("k") == joined

@@ -174,13 +174,13 @@ class IndexWork(ForeignKeyWork):
         return whole(state.scan_many(self.index.name, ranges)["key"])
 
     def _answers(self, chunk: pa.Table, changed: pa.Table, rows: TableRows) -> pa.Table:
-        """The rows of the right table for these links, each with the time of the change that it answers."""
+        """The rows of the right table for these links, each with its time or that of the change, whichever is later."""
         key = self.table.store.key
         columns = decode_keys(self.index.key, whole(chunk["link"]))
         foreign = encode_keys(key, columns[: len(key.fields)])
         coded = foreign.dictionary_encode()
         found = rows.of(coded.dictionary)
-        times = whole(chunk["time"])
+        times = pc.max_element_wise(whole(chunk["time"]), found.times.take(coded.indices))
         if changed.num_rows:
             of_right = pc.index_in(foreign, value_set=encode_keys(key, self._foreign(changed)))
             times = pc.max_element_wise(times, self._times(changed).take(of_right))
@@ -215,7 +215,9 @@ class ForeignKeyJoinWork(ForeignKeyWork):
             joined = encode_rows(self.store.columns, [each.cast(field.field_type.arrow) for each, field in fields])
             joined = pc.if_else(there, joined, pa.scalar(None, joined.type))
             current = self._is_current(key, mine, foreign)
-            times = None if self.columns.time is None else self._times(chunk).filter(current)
+            times = None
+            if self.columns.time is not None:
+                times = pc.max_element_wise(self._times(chunk), mine.times).filter(current)
             yield changed_rows(self, keys.filter(current), times, joined.filter(current), state, tally)
 
     def _is_current(self, key: Columns, mine: FoundRows, answered: pa.BinaryArray) -> pa.BooleanArray:

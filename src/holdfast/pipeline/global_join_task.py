@@ -92,4 +92,5 @@ def rows_by(key: Schema, columns: Sequence[pa.Array], rows: TableRows) -> FoundR
     at = np.zeros(len(mask), np.int32)
     at[mask] = wanted.indices.to_numpy(zero_copy_only=False)
     places = pa.array(at, mask=~mask)
-    return FoundRows(pc.fill_null(found.there.take(places), False), [each.take(places) for each in found.columns])
+    there = pc.fill_null(found.there.take(places), False)
+    return FoundRows(there, [each.take(places) for each in found.columns], found.times.take(places))

@@ -81,7 +81,9 @@ class TableJoinWork:
         }[self.how]
         rows = encode_rows(self.store.columns, [*mine.columns, *theirs.columns])
         rows = pc.if_else(there, rows, pa.scalar(None, rows.type))
-        times = None if self.columns.time is None else whole(changed[self.columns.time])
+        times = None
+        if self.columns.time is not None:
+            times = pc.max_element_wise(whole(changed[self.columns.time]), mine.times, theirs.times)
         yield from changed_rows(self, keys, times, rows, state, tally)
 
 

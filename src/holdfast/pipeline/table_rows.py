@@ -17,7 +17,7 @@ from holdfast.pipeline.record_columns import last_per_key
 from holdfast.pipeline.task_state import NO_ENTRIES, TaskState
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
-from holdfast.stores.formats.cells import Cells, unpack_many
+from holdfast.stores.formats.cells import NO_TIMESTAMP, Cells, unpack_many
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import decode_columns
 from holdfast.stores.spec import StoreSpec
@@ -52,10 +52,11 @@ class LookedUpTable:
 
 
 class FoundRows(NamedTuple):
-    """Which keys have a row, and the columns of the rows."""
+    """Which keys have a row, the columns of the rows, and their event times, null where there is none."""
 
     there: pa.BooleanArray
     columns: Sequence[pa.Array]
+    times: pa.Int64Array
 
 
 class TableRows:
@@ -90,4 +91,5 @@ class TableRows:
         fields = self._store.columns.fields
         rows = decode_columns(self._store, cells.payloads, cells.schemas)
         visible = [column for field, column in zip(fields, rows, strict=True) if not field.hidden_in]
-        return FoundRows(pc.is_valid(cells.payloads), visible)
+        times = pc.if_else(pc.equal(cells.timestamps, NO_TIMESTAMP), pa.scalar(None, pa.int64()), cells.timestamps)
+        return FoundRows(pc.is_valid(cells.payloads), visible, times)

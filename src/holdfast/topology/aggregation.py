@@ -66,7 +66,8 @@ class Table(Named):
     def to_stream(self) -> Stream:
         """The changed rows of each version as a stream, by the table's key; `key_by` gives it another one.
 
-        A row's event time is the latest of the records that its key had.
+        A row's event time is the latest of the records that its key had; that of a joined row is the later one of the
+        two rows that it is made of.
         """
         output = self.topology.outputs[self.name]
         assert isinstance(output, AggregateRows | ForwardedRows)
