@@ -1,10 +1,12 @@
 """A store of a real app as a batch DataFrame of Spark, and `holdfast sql` on it."""
 
 import json
+import os
 import pickle
 import re
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from socket import gethostname
 
@@ -174,6 +176,24 @@ def test_the_next_step_for_a_version_is_one_of_the_source() -> None:
         gone = r"Version 1 is gone: replicas hold .* option versionAsOf, or leave it out for the newest version\.$"
         with pytest.raises(BadOption, match=gone):
             StoreSparkReader(_Target.of({**options, "versionAsOf": "1"})).partitions()
+
+
+def test_a_session_whose_python_lacks_holdfast_runs_an_app_and_has_the_source(tmp_path: Path) -> None:
+    """The session is older than the app, whose `reader` is called before its first stream."""
+    write(tmp_path / "input", 1, [game("alice", 7)])
+    venv.create(tmp_path / "plain", symlinks=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    environment["PATH"] = f"{tmp_path / 'plain' / 'bin'}{os.pathsep}{environment['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.other_python", str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told == {"found": [{"alice": 7}] * 2, "one session": True}
 
 
 def test_a_stream_that_was_cut_is_told_from_a_whole_one() -> None:

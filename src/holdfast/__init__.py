@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.sinks.builtin import files as files
     from holdfast.pipeline.sinks.builtin import foreach as foreach
     from holdfast.pipeline.sinks.builtin import memory as memory
+    from holdfast.pipeline.spark import prepare_session as prepare_session
     from holdfast.settings.group import GroupSettings as GroupSettings
     from holdfast.settings.model import Settings as Settings
     from holdfast.settings.rest import RestSettings as RestSettings
@@ -101,6 +102,7 @@ _HOMES = {
     "holdfast.group.rebalances": ("Move", "RebalanceEvent", "RebalancePhase"),
     "holdfast.instance.events": ("RestoreEvent", "RestorePhase"),
     "holdfast.pipeline.sinks.builtin": ("console", "files", "foreach", "memory"),
+    "holdfast.pipeline.spark": ("prepare_session",),
     "holdfast.settings.group": ("GroupSettings",),
     "holdfast.settings.model": ("Settings",),
     "holdfast.settings.rest": ("RestSettings",),

@@ -27,7 +27,7 @@ from holdfast.log.leadership import Leadership
 from holdfast.log.starting import StartPlan
 from holdfast.occupied import check_places
 from holdfast.pipeline.sinks.builtin import files
-from holdfast.pipeline.spark import create_session, limited_reader
+from holdfast.pipeline.spark import limited_reader, prepare_session, session_of
 from holdfast.planned import check_not_planned
 from holdfast.runtime import Description, OnEvent, OnRebalance, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
@@ -40,7 +40,7 @@ from holdfast.topology.endpoints import OwnEndpoint, checked_endpoints
 from holdfast.topology.global_tables import GlobalTable, add_global_table, as_frame, check_sources, static_stream
 from holdfast.topology.opening import open_stream
 from holdfast.topology.outputs import DEAD_LETTERS
-from holdfast.topology.plain_frames import PlainFrame, use_this_python
+from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.sink import Sink
 from holdfast.topology.stream import Stream
 from holdfast.topology.tables import add_table
@@ -86,6 +86,8 @@ class App(Listened):
         self.id = id
         self._loaded: LoadedSettings = load(settings, settings_file, os.environ)
         self._spark = spark
+        if spark is not None:
+            prepare_session(spark)  # before the user calls a UDF, which keeps the interpreter
         self._clock = clock or SYSTEM_CLOCK
         self._topology = Topology(self.settings.state.engine, self.settings.on_error)
         super().__init__()
@@ -109,7 +111,7 @@ class App(Listened):
         """The Spark session: the given one, the source's, or one created from the settings."""
         if self._spark is None:
             spark = self.settings.spark
-            self._spark = create_session(self.id, spark.master, spark.config)
+            self._spark = session_of(self.id, spark.master, spark.config)
         return self._spark
 
     def reader(self, format: str) -> DataStreamReader:
@@ -146,7 +148,7 @@ class App(Listened):
 
         if self._spark is None and isinstance(df, DataFrame):
             self._spark = df.sparkSession
-            use_this_python(self._spark)  # before the user calls a UDF, which keeps the interpreter
+            prepare_session(self._spark)
 
     def table(
         self,

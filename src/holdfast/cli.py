@@ -216,12 +216,12 @@ def repair_checkpoint(
     from holdfast.log.storage import open_storage
     from holdfast.pipeline.checkpoint_repair import repair
     from holdfast.pipeline.offsets import Checkpoint
-    from holdfast.pipeline.spark import create_session
+    from holdfast.pipeline.spark import session_of
 
     settings = load(file=file, env=os.environ).settings.absolute()
     url, options = settings.log_url(app_id), settings.log.options
     log = Log.open(open_storage(url, options, fsync=settings.log.fsync, retry=settings.retry))
-    session = create_session("holdfast checkpoint repair", settings.spark.master, settings.spark.config)
+    session = session_of("holdfast checkpoint repair", settings.spark.master, settings.spark.config)
     place = settings.checkpoint(app_id)
     done = repair(Checkpoint(session, place), log.newest(), dry_run=dry_run)
     print("\n".join(done) if done else f"{place} is at the log's position. Nothing to do.")

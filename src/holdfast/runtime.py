@@ -53,7 +53,7 @@ from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCh
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, former, ordered
-from holdfast.pipeline.spark import check_session, take_name
+from holdfast.pipeline.spark import prepare_session, take_name
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.trial_query import check_query
@@ -61,7 +61,6 @@ from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
 from holdfast.topology.outputs import DEAD_LETTERS
-from holdfast.topology.plain_frames import use_this_python
 from holdfast.topology.topology import Topology
 from holdfast.upkeep import clean_log, watch_leadership
 from holdfast.words import TaskId, Version
@@ -153,9 +152,8 @@ def start(app: Description, states: StateMachine, ending: Ending) -> RunningApp:
 def _started(app: Description, states: StateMachine, ending: Ending, closing: contextlib.ExitStack) -> RunningApp:
     faults.load_from_environment("driver")
     settings, topology = app.settings, app.topology
-    check_session(app.spark)
+    prepare_session(app.spark)
     closing.callback(take_name(app.spark, app.id, lambda: ending.asked or ending.failed))
-    use_this_python(app.spark)
     check_folders(topology)
     check_columns(topology)
     log = _opened_log(app)

@@ -13,15 +13,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.settings.sections import BatchSettings
+from holdfast.topology.plain_frames import use_this_python
 
 SHUFFLE_CHECKS = {
     # The output of a stage that runs again with other rows must not be mixed with that of its first run.
@@ -63,6 +66,10 @@ ROWS_TO_FUNCTIONS = {
 }
 
 
+_SOURCE, _SOURCE_PACKAGE = "holdfast", "pyspark_holdfast"
+"""The Spark source, and the package in which Spark finds it by itself."""
+
+
 class AppNameTaken(HoldfastError):
     """Another app with the same id runs on the Spark session."""
 
@@ -84,14 +91,53 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def create_session(app: str, master: str, config: Mapping[str, str]) -> SparkSession:
-    """Creates a Spark session for an app without one."""
+def session_of(app: str, master: str, config: Mapping[str, str]) -> SparkSession:
+    """The Spark session of this process, as it is, or a new one for an app without one."""
+    if SparkContext._active_spark_context is not None:
+        session = SparkSession.builder.getOrCreate()
+        prepare_session(session)
+        return session
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app).master(master)
     for name, value in {**SESSION, **config}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def prepare_session(spark: SparkSession) -> None:
+    """Lets a session on this machine find Holdfast, for `spark.read.format("holdfast")` in a program without an app.
+
+    Its Python workers run under this program's interpreter, unless `PYSPARK_PYTHON` names another one. An app does this
+    with its own session. `spark` is a classic session.
+
+        hf.prepare_session(spark)
+        players = spark.read.format("holdfast").option("app", "game").load("players")
+    """
+    check_session(spark)
+    use_this_python(spark)
+    java: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    if not str(spark.sparkContext.master).startswith("local") or _looks_here(jvm):
+        return
+    if java.sessionState().dataSourceManager().dataSourceExists(_SOURCE):
+        return
+    sessions = jvm.SparkSession
+    active = sessions.getActiveSession()
+    sessions.setActiveSession(java)  # Spark looks there for a source of the same name
+    try:
+        spark.dataSource.register(import_module(_SOURCE_PACKAGE).DefaultSource)
+    finally:
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+
+
+def _looks_here(jvm: Any) -> bool:
+    """Whether Spark looks for data sources under this interpreter: it takes what its JVM was started with."""
+    environment = jvm.java.lang.System.getenv()
+    given = environment.get("PYSPARK_DRIVER_PYTHON") or environment.get("PYSPARK_PYTHON") or "python3"
+    found = shutil.which(given, path=environment.get("PATH"))
+    return found is not None and Path(found).parent == Path(sys.executable).parent
 
 
 def limited_reader(session: SparkSession, format: str, settings: BatchSettings) -> DataStreamReader:

@@ -88,7 +88,10 @@ def local_session() -> SparkSession:
 
 
 def use_this_python(spark: SparkSession) -> None:
-    """Spark's Python workers on this machine run under the interpreter that the app runs under."""
+    """Spark's Python workers on this machine run under `PYSPARK_PYTHON`, or the interpreter that the app runs under.
+
+    A context takes `PYSPARK_PYTHON` when it is created; one that was created without it has `python3`.
+    """
     context = spark.sparkContext
-    if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
-        context.pythonExec = sys.executable
+    if context.pythonExec == "python3" and str(context.master).startswith("local"):
+        context.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
