@@ -27,6 +27,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.testing.processor import ProcessorTest
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.processor import check_processor, parse_output, specs_of, stores_of
+from holdfast.topology.punctuation import Punctuation
 from holdfast.words import TaskId, Version
 from tests.pipeline.outcomes import ReplicaState, done, log_of, refusal
 
@@ -573,3 +574,49 @@ def test_classes_of_the_main_script_are_shipped_completely(tmp_path: Path) -> No
     assert msgspec.json.encode(score(1)) == b'{"type":"s","points":1,"best":null,"n":[]}'
     with pytest.raises(msgspec.ValidationError, match="points"):
         msgspec.convert({"score": {"type": "s", "points": "many"}}, seen)
+
+
+class Closings(hf.Processor):
+    """Looks up, one by one, keys of entries that it iterates over."""
+
+    due: hf.KeyValueStore[tuple[int, str], str] = hf.KeyValueStore("due", key=(int, str), value=str)
+    games = hf.KeyValueStore("games", value=int)
+    brief = hf.KeyValueStore("brief", value=int, ttl="1h")
+    latest = hf.TimestampedKeyValueStore("latest", value=int, max_entries=100_000)
+    prices = hf.VersionedKeyValueStore("prices", value=int, retention="1h")
+    hours = hf.WindowStore("hours", value=int, size="1m", retention="1h")
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.due[event.points, key] = key
+        self.games[key] = self.brief[key] = event.points
+        self.latest.put(key, event.points)
+        self.prices.put(key, event.points, ctx.timestamp)
+        self.hours.put(key, event.points, ctx.timestamp)
+
+    @hf.punctuate(every="1s", time="wall")
+    def by_component(self, now: int, ctx: hf.Context) -> None:
+        for at, player in self.due.keys():  # noqa: SIM118
+            assert self.games.get(player) == self.brief.get(player) == at
+            del self.due[at, player]
+
+    @hf.punctuate(every="1s", time="wall")
+    def by_window(self, now: int, ctx: hf.Context) -> None:
+        for window, points in self.hours.fetch_all():
+            assert self.latest[window.key].value == self.prices.get(window.key).value == points  # type: ignore[union-attr]
+            assert self.games.pop(window.key) == points
+
+
+@pytest.mark.parametrize(("punctuator", "most"), [("by_component", 30), ("by_window", 40)])
+def test_a_punctuator_reads_in_bulk_what_it_looks_up(punctuator: str, most: int) -> None:
+    """6,000 closings: 12,000 lookups and 6,000 removals, and 18,000 lookups."""
+    stores = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Closings).items())
+    state = ReplicaState(*(spec.name for _, spec in stores))
+    log = log_of(*(spec for _, spec in stores))
+    limits = Limits(1, 10_000, 1 << 30, state_bytes=1 << 30)
+    made = work(1, code=ship(replace(CODE, processor=Closings)), stores=stores, limits=limits)
+    written = done(made.run(TaskId(0, 0), [rows(*((f"p{n}", n) for n in range(6_000)), time=1)], log, state))
+    state.apply(log, written.segments)
+    state.reads = 0
+    due = replace(made, version=Version(2), punctuations=(Punctuation(punctuator, 2_000),))
+    done(due.run(TaskId(0, 0), [], log, state))
+    assert state.reads <= most

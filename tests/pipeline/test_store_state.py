@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.pipeline import store_state as states
-from holdfast.pipeline.store_state import Budget, Spans, StoreState, TooMuchState, united
+from holdfast.pipeline.store_state import Budget, StoreState, TooMuchState
 from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import DictBytes
-from holdfast.stores.ranges import Range, Ranges
+from holdfast.stores.ranges import Range, Ranges, Spans, united
 from tests.pipeline.outcomes import ReplicaState
 
 KEYS = st.binary(min_size=1, max_size=2)

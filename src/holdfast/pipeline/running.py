@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.errors import USER_ERRORS, BadKey, BadValue, ErrorCategory, HoldfastError, shown
 from holdfast.pipeline.raised import raised
+from holdfast.pipeline.reading_along import ReadAlong
 from holdfast.pipeline.store_state import StoreState
 from holdfast.pipeline.undoing import Counting, RecordUndo
 from holdfast.pipeline.values import output_table
@@ -132,6 +133,7 @@ class RunningProcessor:
         """What is read in bulk and forgotten after a chunk, by the store or table."""
         made = [self._object_of(member) for member in members]
         self._objects, self._given = [each for each, _ in made], [given for _, given in made]
+        self._read_along()
 
     def _bind(self, member: BoundProcessor, key: Schema) -> None:
         """Binds the stores of a processor, except those that another one has already."""
@@ -159,6 +161,16 @@ class RunningProcessor:
         for attribute, each in given.items():
             setattr(made, attribute, each)
         return made, given
+
+    def _read_along(self) -> None:
+        """A lookup in one store reads the keys along that an iteration over another one has returned."""
+        read: dict[str, tuple[Store[Any, Any] | GlobalStore[Any, Any], StoreSpec, StoreState]] = {}
+        for member, given in zip(self._members, self._given, strict=True):
+            specs = dict(member.stores) | {attribute: spec for attribute, (spec, _) in member.tables.items()}
+            read |= {spec.name: (given[name], spec, self._read[id(given[name])]) for name, spec in specs.items()}
+        for bound, spec, state in read.values():
+            if isinstance(bound, GlobalStore) or bound.BY_KEY:
+                state.along = ReadAlong(bound, spec, [(other, there) for _, other, there in read.values()])
 
     @property
     def processors(self) -> Sequence[Processor]:

@@ -5,8 +5,7 @@ neither. Writes stay in memory until the end of the task, so several writes of o
 deleted again becomes none. Entries at `v-1` never change, so a read entry stays valid while the task runs.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import compress
 from typing import Final
@@ -18,11 +17,13 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE, STATE_SCHEMA, too_large
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.layouts.base import area_of, is_entry
-from holdfast.stores.ranges import Range, Ranges
+from holdfast.stores.ranges import Range, Ranges, Spans, united
 
 FIRST_PAGE: Final = 1_000
 """How many entries of a range that was not prefetched are read first. A range with fewer is cached."""
 LATER_PAGES: Final = 20_000
+ITERATED: Final = 50_000
+"""After how many keys of a scan it keeps only those of its newest page."""
 ENTRY_BYTES: Final = 150
 """The measured memory of an entry beside its key and value: two objects and a place in a dictionary."""
 
@@ -68,14 +69,36 @@ class StoreState:
     (b'1', None, [(b'a', b'1')])
     """
 
-    __slots__ = ("_before", "_budget", "_ends", "_perhaps_new", "_read", "_spans", "_written", "changes", "name")
+    __slots__ = (
+        "_before",
+        "_budget",
+        "_ends",
+        "_page_read",
+        "_perhaps_new",
+        "_read",
+        "_spans",
+        "_written",
+        "along",
+        "changes",
+        "iterated",
+        "iterated_page",
+        "name",
+    )
 
     def __init__(self, name: str, before: TaskState, budget: Budget) -> None:
         self.name = name
         self.changes: dict[bytes, bytes | None] = {}
         """The task's writes; None is a delete."""
+        self.iterated: list[bytes] = []
+        """The keys that the last scan has returned so far, in its order; of a long one, the last of them."""
+        self.iterated_page = 0
+        """Grows with each change of `iterated`."""
+        self.along: Callable[[bytes], list[bytes]] = _nothing
+        """The keys that a lookup of this one reads along, if it has to ask."""
         self._before = before
         self._budget = budget
+        self._page_read: Mapping[bytes, bytes] = {}
+        """The last two pages of a long scan: entries that are decoded together may be of both."""
         self._ends: dict[bytes, bytes] = {}
         """Area → its last key at `v-1`, where that was read."""
         self._perhaps_new: set[bytes] = set()
@@ -96,8 +119,10 @@ class StoreState:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self.prefetch(keys)
         changes, read = self.changes, self._read
+        missing = next((key for key in keys if key not in read and key not in changes), None)
+        if missing is not None:
+            self.prefetch(keys if missing in self._page_read else [*keys, *self.along(missing)])
         if not changes:
             return list(map(read.__getitem__, keys))
         return [changes[key] if key in changes else read[key] for key in keys]
@@ -125,7 +150,9 @@ class StoreState:
             assert before is not None
         keys = sorted({*before, *own}) if own and before else before or list(own)
         read = self._read
-        for key in reversed(keys) if reverse else keys:
+        keys = keys[::-1] if reverse else keys
+        self._note_iterated(keys, first=True)
+        for key in keys:
             value = own[key] if key in own else read[key]
             if value is not None:
                 yield key, value
@@ -182,8 +209,11 @@ class StoreState:
 
     def prefetch(self, keys: Iterable[bytes], ranges: Iterable[Range] = ()) -> None:
         """Reads keys and ranges in bulk, without those that are already known."""
-        changes, read = self.changes, self._read
-        wanted = sorted({key for key in keys if key not in changes and key not in read})
+        changes, read, page = self.changes, self._read, self._page_read
+        missing = {key for key in keys if key not in changes and key not in read}
+        if page:
+            read.update({key: page[key] for key in missing if key in page})
+        wanted = sorted(missing - page.keys())
         if wanted:
             found = self._before.get(self.name, pa.array(wanted, pa.binary()))
             read.update(zip(wanted, found.to_pylist(), strict=True))
@@ -194,7 +224,9 @@ class StoreState:
     def forget(self) -> None:
         """Drops the entries that were read, for the next chunk."""
         self._read = {}
+        self._page_read = {}
         self._spans = Spans()
+        self.iterated = []
 
     def settle(self) -> None:
         """Removes tombstones of keys that were not there at `v-1`, at the end of a version.
@@ -233,9 +265,8 @@ class StoreState:
     def _fetch(self, key: bytes) -> bytes | None:
         if self._spans.covers(key) or self._is_new(key, key):
             return None
-        value: bytes | None = self._before.get(self.name, pa.array([key], pa.binary()))[0].as_py()
-        self._read[key] = value
-        return value
+        self.prefetch([key] if key in self._page_read else [key, *self.along(key)])
+        return self._read[key]
 
     def _is_new(self, start: bytes, stop: bytes | None) -> bool:
         """Whether a range is after all entries that its area had at `v-1`.
@@ -251,6 +282,10 @@ class StoreState:
             self._ends[area] = last[0].as_py() if len(last) else area
         return start > self._ends[area]
 
+    def _note_iterated(self, keys: list[bytes], *, first: bool) -> None:
+        self.iterated = keys if first or len(self.iterated) > ITERATED else self.iterated + keys
+        self.iterated_page += 1
+
     def _page(self, start: bytes, stop: bytes | None, reverse: bool, limit: int) -> Entries:
         return _pairs(self._before.scan(self.name, start, stop, reverse=reverse, limit=limit))
 
@@ -263,13 +298,19 @@ class StoreState:
     ) -> Iterator[tuple[bytes, bytes]]:
         """A long range, page by page, merged with the task's own writes."""
         waiting = list(own) if reverse else list(reversed(own))
+        first = True
+        there: dict[bytes, bytes] = {}
         while page:
             last = page[-1][0]
             mine = []
             while waiting and (waiting[-1] >= last if reverse else waiting[-1] <= last):
                 mine.append(waiting.pop())
-            there = dict(page)
-            yield from _entries(sorted({*there, *mine}, reverse=reverse), own, there)
+            former, there = there, dict(page)
+            self._page_read = former | there
+            keys = sorted({*there, *mine}, reverse=reverse)
+            self._note_iterated(keys, first=first)
+            first = False
+            yield from _entries(keys, own, there)
             if reverse:
                 page = self._page(start, last, True, LATER_PAGES)
             else:
@@ -277,79 +318,8 @@ class StoreState:
         yield from _entries(reversed(waiting), own, {})
 
 
-class Spans:
-    """Ranges that were read completely: their starts, their stops, and the keys in them."""
-
-    __slots__ = ("_keys", "_starts", "_stops")
-
-    def __init__(self) -> None:
-        self._starts: list[bytes] = []
-        self._stops: list[bytes | None] = []
-        self._keys: list[bytes] = []
-
-    def find(self, start: bytes, stop: bytes | None) -> list[bytes] | None:
-        """The keys of a range that lies within a span; None where it doesn't."""
-        at = bisect_right(self._starts, start) - 1
-        if at < 0 or not _reaches(self._stops[at], stop):
-            return None
-        keys = self._keys
-        return keys[bisect_left(keys, start) : len(keys) if stop is None else bisect_left(keys, stop)]
-
-    def covers(self, key: bytes) -> bool:
-        at = bisect_right(self._starts, key) - 1
-        if at < 0:
-            return False
-        stop = self._stops[at]
-        return stop is None or key < stop
-
-    def add(self, spans: Sequence[Range], keys: Sequence[bytes]) -> None:
-        """Adds spans, sorted and not overlapping, with all their keys, sorted."""
-        if not self._starts:
-            self._starts, self._stops = [start for start, _ in spans], [stop for _, stop in spans]
-            self._keys = list(keys)
-            return
-        for start, stop in spans:
-            there = keys[bisect_left(keys, start) : len(keys) if stop is None else bisect_left(keys, stop)]
-            self._insert(start, stop, there)
-
-    def _insert(self, start: bytes, stop: bytes | None, keys: Sequence[bytes]) -> None:
-        """Adds one span and unites it with those it touches."""
-        at = bisect_left(self._keys, start)
-        self._keys[at : len(self._keys) if stop is None else bisect_left(self._keys, stop)] = keys
-        first = bisect_left(self._starts, start)
-        if first and _reaches(self._stops[first - 1], start):
-            first -= 1
-            start = self._starts[first]
-        last = first
-        while last < len(self._starts) and _reaches(stop, self._starts[last]):
-            end = self._stops[last]
-            stop = None if stop is None or end is None else max(stop, end)
-            last += 1
-        self._starts[first:last] = [start]
-        self._stops[first:last] = [stop]
-
-
-def united(ranges: Iterable[Range]) -> list[Range]:
-    """The same ranges, sorted, with those that touch united.
-
-    >>> united([(b"c", b"d"), (b"a", b"b"), (b"a", b"c"), (b"x", None)])
-    [(b'a', b'd'), (b'x', None)]
-    """
-    found: list[Range] = []
-    for start, stop in sorted(ranges, key=lambda each: each[0]):
-        if stop is not None and stop <= start:
-            continue
-        if found and _reaches(found[-1][1], start):
-            first, last = found[-1]
-            found[-1] = (first, None if last is None or stop is None else max(last, stop))
-        else:
-            found.append((start, stop))
-    return found
-
-
-def _reaches(stop: bytes | None, to: bytes | None) -> bool:
-    """Whether a span that ends at `stop` reaches `to`."""
-    return stop is None or (to is not None and to <= stop)
+def _nothing(key: bytes) -> list[bytes]:
+    return []
 
 
 def _entries(

@@ -1,6 +1,7 @@
-"""Ranges of stored keys as columns, for bulk reads of many ranges at once."""
+"""Ranges of stored keys: as columns, for bulk reads of many ranges at once, and as spans that were read completely."""
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -110,3 +111,78 @@ def expanded(begin: Places, end: Places) -> tuple[Places, Places]:
     numbers = np.repeat(np.arange(len(begin)), counts)
     before = np.repeat(np.cumsum(counts) - counts, counts)
     return np.arange(len(numbers)) - before + np.repeat(begin, counts), numbers
+
+
+class Spans:
+    """Ranges that were read completely: their starts, their stops, and the keys in them."""
+
+    __slots__ = ("_keys", "_starts", "_stops")
+
+    def __init__(self) -> None:
+        self._starts: list[bytes] = []
+        self._stops: list[bytes | None] = []
+        self._keys: list[bytes] = []
+
+    def find(self, start: bytes, stop: bytes | None) -> list[bytes] | None:
+        """The keys of a range that lies within a span; None where it doesn't."""
+        at = bisect_right(self._starts, start) - 1
+        if at < 0 or not _reaches(self._stops[at], stop):
+            return None
+        keys = self._keys
+        return keys[bisect_left(keys, start) : len(keys) if stop is None else bisect_left(keys, stop)]
+
+    def covers(self, key: bytes) -> bool:
+        at = bisect_right(self._starts, key) - 1
+        if at < 0:
+            return False
+        stop = self._stops[at]
+        return stop is None or key < stop
+
+    def add(self, spans: Sequence[Range], keys: Sequence[bytes]) -> None:
+        """Adds spans, sorted and not overlapping, with all their keys, sorted."""
+        if not self._starts:
+            self._starts, self._stops = [start for start, _ in spans], [stop for _, stop in spans]
+            self._keys = list(keys)
+            return
+        for start, stop in spans:
+            there = keys[bisect_left(keys, start) : len(keys) if stop is None else bisect_left(keys, stop)]
+            self._insert(start, stop, there)
+
+    def _insert(self, start: bytes, stop: bytes | None, keys: Sequence[bytes]) -> None:
+        """Adds one span and unites it with those it touches."""
+        at = bisect_left(self._keys, start)
+        self._keys[at : len(self._keys) if stop is None else bisect_left(self._keys, stop)] = keys
+        first = bisect_left(self._starts, start)
+        if first and _reaches(self._stops[first - 1], start):
+            first -= 1
+            start = self._starts[first]
+        last = first
+        while last < len(self._starts) and _reaches(stop, self._starts[last]):
+            end = self._stops[last]
+            stop = None if stop is None or end is None else max(stop, end)
+            last += 1
+        self._starts[first:last] = [start]
+        self._stops[first:last] = [stop]
+
+
+def united(ranges: Iterable[Range]) -> list[Range]:
+    """The same ranges, sorted, with those that touch united.
+
+    >>> united([(b"c", b"d"), (b"a", b"b"), (b"a", b"c"), (b"x", None)])
+    [(b'a', b'd'), (b'x', None)]
+    """
+    found: list[Range] = []
+    for start, stop in sorted(ranges, key=lambda each: each[0]):
+        if stop is not None and stop <= start:
+            continue
+        if found and _reaches(found[-1][1], start):
+            first, last = found[-1]
+            found[-1] = (first, None if last is None or stop is None else max(last, stop))
+        else:
+            found.append((start, stop))
+    return found
+
+
+def _reaches(stop: bytes | None, to: bytes | None) -> bool:
+    """Whether a span that ends at `stop` reaches `to`."""
+    return stop is None or (to is not None and to <= stop)
