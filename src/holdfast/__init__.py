@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from holdfast.topology.join_windows import JoinWindow as JoinWindow
     from holdfast.topology.join_windows import join_window as join_window
     from holdfast.topology.joined import Joined as Joined
+    from holdfast.topology.parsing import json as json
     from holdfast.topology.processing import Processed as Processed
     from holdfast.topology.processor import Context as Context
     from holdfast.topology.processor import Processor as Processor
@@ -152,6 +153,7 @@ _HOMES = {
     "holdfast.topology.global_tables": ("GlobalTable",),
     "holdfast.topology.join_windows": ("JoinWindow", "join_window"),
     "holdfast.topology.joined": ("Joined",),
+    "holdfast.topology.parsing": ("json",),
     "holdfast.topology.processing": ("Processed",),
     "holdfast.topology.processor": ("Context", "Processor"),
     "holdfast.topology.punctuation": ("punctuate",),

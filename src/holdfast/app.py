@@ -40,6 +40,7 @@ from holdfast.topology.endpoints import OwnEndpoint, checked_endpoints
 from holdfast.topology.global_tables import GlobalTable, add_global_table, as_frame, check_sources, static_stream
 from holdfast.topology.opening import open_stream
 from holdfast.topology.outputs import DEAD_LETTERS
+from holdfast.topology.parsing import JsonTexts
 from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.sink import Sink
 from holdfast.topology.stream import Stream
@@ -127,6 +128,7 @@ class App(Listened):
         position: str | Iterable[str] = (),
         name: str | None = None,
         whole_dead_letters: bool = False,
+        parse: JsonTexts | None = None,
     ) -> Stream:
         """Adds a streaming DataFrame as a stream, with the columns of its key and the column of its event time.
 
@@ -134,6 +136,9 @@ class App(Listened):
         default. `name` is the name of the source, "main" by default for the first one; commits keep its clock under
         this name. A dead letter has the columns that the app uses; with `whole_dead_letters=True` it has all, and all
         are read.
+
+        `parse=hf.json("value", "player string, points int, at timestamp")`: the records are in the texts of a column.
+        Texts that can't be read, or that have no key or event time, are dead letters with the text and the cause.
         """
         from pyspark.sql import DataFrame
 
@@ -141,7 +146,7 @@ class App(Listened):
             raise TopologyError(f"app.stream() takes a streaming DataFrame, not {type(df).__name__}.")
         self._use_session_of(df)
         frame = cast("DataFrame", df)
-        return open_stream(self._topology, frame, key, timestamp, position, name, whole_dead_letters)
+        return open_stream(self._topology, frame, key, timestamp, position, name, whole_dead_letters, parse)
 
     def _use_session_of(self, df: object) -> None:
         from pyspark.sql import DataFrame
@@ -159,6 +164,7 @@ class App(Listened):
         timestamp: str | None = None,
         deleted: str | Column | None = None,
         position: str | Iterable[str] = (),
+        parse: JsonTexts | None = None,
         history: Length | None = None,
         durable: bool = True,
         everywhere: bool = False,
@@ -175,7 +181,7 @@ class App(Listened):
         `history="7d"`: the rows that a key had are kept for that long by event time, and a stream that is joined with
         the table gets the row that was valid at the record's time.
         """
-        stream = self.stream(df, key=key, timestamp=timestamp, position=position, name=name)
+        stream = self.stream(df, key=key, timestamp=timestamp, position=position, name=name, parse=parse)
         options = {"durable": durable, "everywhere": everywhere, "engine": engine, "profile": profile}
         return add_table(stream, name, deleted, history, options)
 
@@ -279,7 +285,7 @@ class App(Listened):
         Raises AlreadyStarted for an app that was started before: a running one goes on.
         """
         check_not_planned(self.id)
-        if not self._topology.subtopologies:
+        if self._topology.is_empty:
             raise TopologyError(
                 "The app has no store yet. Add one: stream.group_by(...).count().store('name'), or "
                 "stream.process(...) with a processor."

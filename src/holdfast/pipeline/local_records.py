@@ -114,7 +114,7 @@ def dead_letters(cases: Sequence[Case], records: pa.Table) -> pa.Array:
         found = np.flatnonzero(holds(case, records))
         rows = records.take(pa.array(found)).to_pylist() if len(found) else []
         for place, row in zip(found, rows, strict=True):
-            letters[place] = _letter(case.reason, row)
+            letters[place] = letter(case.reason, row)
     return pa.array(letters, pa.string())
 
 
@@ -128,7 +128,8 @@ def holds(case: Case, records: pa.Table) -> npt.NDArray[np.bool_]:
     return answers
 
 
-def _letter(reason: str, record: Mapping[str, Any]) -> str:
+def letter(reason: str, record: Mapping[str, Any]) -> str:
+    """A dead letter as JSON."""
     shown = {name: _as_spark_writes(value) for name, value in record.items()}
     return _letters.encode({"reason": reason, "record": shown}).decode()
 

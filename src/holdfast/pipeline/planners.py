@@ -17,6 +17,7 @@ from holdfast.pipeline.foreign_key_plan import ForeignKeyJoinPlanner, IndexPlann
 from holdfast.pipeline.global_join_plan import GlobalJoinPlanner
 from holdfast.pipeline.join_plan import JoinPlanner
 from holdfast.pipeline.lookup_plan import LookupPlanner, TableJoinPlanner
+from holdfast.pipeline.parsing_plan import UnreadablePlanner
 from holdfast.pipeline.plan_chooser import FailureMemory
 from holdfast.pipeline.planning import ROW_BY_ROW, Planner, configure
 from holdfast.pipeline.processing_plan import ProcessingPlanner
@@ -39,6 +40,7 @@ from holdfast.topology.global_joins import GlobalJoin
 from holdfast.topology.global_tables import StaticTable
 from holdfast.topology.joining import StreamJoin
 from holdfast.topology.lookups import TableJoin
+from holdfast.topology.parsing import Unreadable
 from holdfast.topology.processing import Processing
 from holdfast.topology.table_joins import TableTableJoin
 from holdfast.topology.tables import Changelog
@@ -63,6 +65,7 @@ PLANNERS: Mapping[type[Operator], type[Planner]] = {
     StreamJoin: JoinPlanner,
     StaticTable: StaticTablePlanner,
     GlobalJoin: GlobalJoinPlanner,
+    Unreadable: UnreadablePlanner,
 }
 
 

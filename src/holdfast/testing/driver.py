@@ -88,7 +88,7 @@ class TestDriver:
     def __init__(self, app: AnApp, *, wall: int | datetime = _START) -> None:
         """`wall` is what the wall clock shows at the start. It moves with `advance` alone."""
         self._id, self._settings = app.id, app.settings
-        if not app._topology.subtopologies:
+        if app._topology.is_empty:
             raise TopologyError("The app has no store yet: there is nothing to test.")
         check_sources(app._topology)
         self._clock = ManualClock(Millis(millis(wall)))
@@ -169,9 +169,13 @@ class TestDriver:
         return self.version
 
     def _pipe(self, batch: Mapping[str, Iterable[object] | object]) -> None:
-        tables = {name: as_table(self._source(name).frame, several(rows, name), name) for name, rows in batch.items()}
+        tables = {name: self._read(self._source(name), several(rows, name)) for name, rows in batch.items()}
         warn_of_times(self._topology.subtopologies, tables, self._clock.now(), self._settings.batch.max_ahead)
         self._process(tables)
+
+    def _read(self, source: Source, rows: Iterable[object]) -> pa.Table:
+        given = as_table(source.given or source.frame, rows, source.name)
+        return given if source.parse is None else source.parse.rows(given, source.given or source.frame)
 
     def _source(self, name: str) -> Source:
         for source in self._topology.sources:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from holdfast.stores.kinds.base import Store
+    from holdfast.topology.parsing import Parse
     from holdfast.topology.stream import Stream
 
 FIRST_SOURCE = "main"
@@ -48,6 +49,10 @@ class Source:
     frame: DataFrame
     whole_dead_letters: bool = False
     """Whether a dead letter has all columns of its record. Otherwise it has those that the topology uses."""
+    given: DataFrame | None = None
+    """What the user gave, where `frame` was read from its texts."""
+    parse: Parse | None = None
+    """How it was read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +101,8 @@ class Operator(ABC):
     """Whether its tasks can run right after those of its `tables`, since they read their own partition."""
     only_with_rows: ClassVar[bool] = False
     """Whether its tasks never run in a version without rows for them."""
+    of_source: ClassVar[bool] = False
+    """Whether it was added with a source, and not by the user."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -180,6 +187,11 @@ class Topology:
         return {output.name: output for output in found}
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to run but what sources have of themselves."""
+        return all(each.operator.of_source for each in self.subtopologies)
+
+    @property
     def used_sources(self) -> list[str]:
         """The sources that are read, in the order of declaration."""
         used = {branch.origin for each in self.subtopologies for branch in each.stream.branches}
@@ -206,16 +218,29 @@ class Topology:
     def subtopology(self, name: str) -> SubTopology:
         return next(each for each in self.subtopologies if each.name == name)
 
-    def add_source(self, frame: DataFrame, name: str | None, whole_dead_letters: bool = False) -> Source:
+    def source_of(self, frame: DataFrame, parse: Parse | None = None) -> Source | None:
+        """The source of a user's DataFrame, read in this way; None if there is none."""
+        return next(
+            (each for each in self.sources if (each.given or each.frame) is frame and each.parse == parse), None
+        )
+
+    def add_source(
+        self,
+        frame: DataFrame,
+        name: str | None,
+        whole_dead_letters: bool = False,
+        parse: Parse | None = None,
+    ) -> Source:
         """The source of this DataFrame, added if it is new."""
-        known = next((source for source in self.sources if source.frame is frame), None)
+        known = self.source_of(frame, parse)
         if known is None:
             if name is None and self.sources:
                 raise TopologyError(
                     f"app.stream(): the app has the source {self.sources[0].name!r} already, and this is another "
                     "DataFrame. Name it: app.stream(df, name='...'). The log keeps its clock under that name."
                 )
-            known = Source(name or FIRST_SOURCE, frame, whole_dead_letters)
+            read = (frame, None) if parse is None else (parse.parsed(frame), frame)
+            known = Source(name or FIRST_SOURCE, read[0], whole_dead_letters, read[1], parse)
             check_name(known.name)
             if any(source.name == known.name for source in self.sources):
                 raise TopologyError(
