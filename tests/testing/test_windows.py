@@ -43,6 +43,10 @@ def windows_in(rows: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...
     ]
 
 
+def one_more(value: int, event: Any) -> int:
+    return value + 1
+
+
 class Complaints(hf.Processor):
     seen = hf.KeyValueStore("complaints", value=list[str])
 
@@ -134,6 +138,39 @@ def test_the_session_of_each_record() -> None:
     ]
     assert [value for _, value in driver.store("sessions").items()] == [{"total": 31}]
     assert dict(driver.store("kinds").items()) == {False: {"count": 5}, True: {"count": 3}}
+
+
+@pytest.mark.parametrize("grace", [0, 20])
+@pytest.mark.parametrize("retention", [None, "shortest"])
+@pytest.mark.parametrize("function", [False, True])
+def test_a_sliding_window_takes_records_until_the_clock_is_past_its_end(
+    grace: int, retention: str | None, *, function: bool
+) -> None:
+    """Its end is in it. So is a record of that time in the next version, also where windows are kept no longer."""
+    app, games = one_task()
+    windowed = games.group_by().window(hf.sliding("10ms", grace=f"{grace}ms"))
+    counted: Any = (
+        windowed.aggregate_with(int, one_more, value=int) if function else windowed.aggregate(value=hf.count())
+    )
+    table = counted.store("counts", retention=None if retention is None else f"{10 + grace}ms")
+    table.final()
+    driver = TestDriver(app)
+    driver.pipe("games", game("ann", 1, 0.1))
+    driver.pipe("games", game("bob", 1, 0.1 + grace / 1000))  # the clock is at the end of the window and its grace
+    driver.pipe("games", game("ann", 1, 0.1))
+    assert counted_in(driver.output("counts/final")) == []
+    assert counted_in(driver.output("counts"))[-1] == ("ann", 0.09, 0.1, 2)
+    driver.pipe("games", game("bob", 1, 0.101 + grace / 1000))
+    driver.pipe("games", game("ann", 1, 0.1))
+    assert "late/counts" not in driver.counts, "the windows that end later are open"
+    assert counted_in(driver.output("counts/final")) == [("ann", 0.09, 0.1, 2)]
+    driver.pipe("games", game("bob", 1, 0.111 + grace / 1000))
+    driver.pipe("games", game("ann", 1, 0.1))
+    assert driver.counts["late/counts"] == 1
+
+
+def counted_in(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(*times, int(value)) for *times, value in windows_in(rows, "value") if "ann" in times]
 
 
 def test_the_sliding_windows_of_each_record() -> None:

@@ -170,7 +170,7 @@ class SlidingMerger:
             for at, begin, end in affected(places, points.of_batch[those], self.windows.size_ms):
                 keys = at // np.int64(span)
                 starts = at - keys * np.int64(span) - size - 1 + first
-                is_open = starts + size + np.int64(self.windows.grace_ms) > self.event
+                is_open = starts + size + np.int64(self.windows.grace_ms) >= self.event
                 if is_open.any():
                     keys, starts, at = keys[is_open] + low, starts[is_open], at[is_open]
                     yield Block(keys, starts, begin[is_open], end[is_open], at, places, those)

@@ -27,7 +27,7 @@ from holdfast.stores.layouts.windowed_rows import Times, split_own_keys, stored_
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.derived import TIME
 from holdfast.topology.outputs import DELETED
-from holdfast.topology.windows import SessionWindows, Windows
+from holdfast.topology.windows import SessionWindows, SlidingWindows, Windows
 
 if TYPE_CHECKING:
     from holdfast.pipeline.windowed_task import WindowedWork
@@ -120,6 +120,12 @@ class Sender:
 
 def closing_times(spec: StoreSpec, windows: Windows, own: pa.BinaryArray) -> Times:
     """The event clocks at which windows have closed."""
-    after = windows.grace_ms + (windows.gap_ms + 1 if isinstance(windows, SessionWindows) else 0)
+    match windows:  # as `closes` of these windows has it
+        case SessionWindows(gap_ms=gap):
+            after = windows.grace_ms + gap + 1
+        case SlidingWindows():
+            after = windows.grace_ms + 1
+        case _:
+            after = windows.grace_ms
     ends: npt.NDArray[np.int64] = split_own_keys(spec, own).ends
     return ends + np.int64(after)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -183,7 +184,7 @@ class ReducedInWindows:
             fixed += ((EVERY, every_ms),)
             rules = replace(rules, waiting=UntilStepEnds(every_ms))
         output = None if emit is None else Schema((*key.fields, *_VALUE, Field(DELETED, "boolean")))
-        written, kept = self._written(), self._records(name, own, options)
+        written, kept = self._written(), self._records(name, own, options, declared.spec().retention_ms)
         processor = processor_of(reduced.label, written, declared, kept, rules, reduced.events)
         add_processing(stream, processor, output, {}, name, reduced.on_error, reduced.columns)
         stream.topology.change_store(name, lambda spec: msgspec.structs.replace(spec, fixed=spec.fixed + fixed))
@@ -195,7 +196,7 @@ class ReducedInWindows:
         written, merge = self.reduced.written, self.merge
         return written if merge is None or written.operator == "reduce" else written.with_function(merge)
 
-    def _records(self, name: str, own: dict[str, Any], options: KeyedOptions) -> KeptRecords | None:
+    def _records(self, name: str, own: dict[str, Any], options: KeyedOptions, retention_ms: int) -> KeptRecords | None:
         """The store of the records that windows are made of."""
         if not isinstance(self.windows, SlidingWindows):
             return None
@@ -203,6 +204,8 @@ class ReducedInWindows:
         columns = tuple(frame.columns) if reduced.columns is None else reduced.columns
         tuning = {option: value for option, value in options.items() if option in _ALSO_OF_RECORDS}
         value = kept_type(frame, columns, reduced.events)
+        # A record at the start of a window is in it for as long as the window is there: until a millisecond later.
+        own = {**own, "retention": timedelta(milliseconds=retention_ms + 1)}
         return KeptRecords(name + RECORDS, value=value, fields=columns, **own, **tuning)
 
 

@@ -107,7 +107,7 @@ class WindowRules:
     def _in_sliding(self, windows: SlidingWindows, own: WindowProcessor, key: Any, event: Any, ctx: Context) -> bool:
         """Adds a record to its open windows, and makes the one right after it; false if it has none."""
         store, time, is_given = own.store, ctx.timestamp, False
-        if not self._is_open(Window(time + 1, time + 1 + windows.size_ms), ctx):
+        if not self._is_open(Window(time, time + windows.size_ms), ctx):
             return False
         event = own.records.add(key, time, event)
         near = own.records.near(key, time)

@@ -108,8 +108,8 @@ class SlidingWindows:
         return [Window(start, start + size) for start in sorted(starts)]
 
     def closes(self, window: Window) -> int:
-        """The event clock at which a window has closed."""
-        return window.end + self.grace_ms
+        """The event clock at which a window has closed. A record at its end is in it."""
+        return window.end + self.grace_ms + 1
 
 
 @dataclass(frozen=True)

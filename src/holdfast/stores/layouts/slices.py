@@ -124,11 +124,12 @@ def split_sliced_keys(stored: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Binar
 def kept_after(spec: StoreSpec, now: Now) -> int:
     """Entries in slices are visible if their time is later than this.
 
-    A session is visible at exactly the age of the retention: with gap + grace as retention, a record may be that late.
+    A session or a sliding window is visible at exactly the age of the retention: with the gap or size and the grace as
+    retention, a record may be that late.
     """
     if not spec.retention_ms:
         return now.wall - spec.ttl_ms
-    return retention_time(spec, now) - spec.retention_ms - (spec.kind == SESSION)
+    return retention_time(spec, now) - spec.retention_ms - (spec.kind == SESSION or bool(spec.option("sliding")))
 
 
 def retention_time(spec: StoreSpec, now: Now) -> int:
