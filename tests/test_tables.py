@@ -20,6 +20,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import TopologyError
 from holdfast.instance.client import StateClient
 from holdfast.log.appfile import AppChanged
+from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.formats.partition import partition_of
@@ -324,3 +325,41 @@ def test_the_default_engine_is_a_setting(spark: SparkSession, tmp_path: Path) ->
     assert stream.group_by().count().store("two", engine="rocksdb").spec.engine == "rocksdb"
     with pytest.raises(TopologyError, match="state.engine: engine='rocks'"):
         hf.App("engines", settings=settings(tmp_path, state=hf.StateSettings(engine="rocks")))
+
+
+PRICES = pa.schema(
+    [("item", pa.string()), ("price", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("channel", pa.string())]
+)
+
+
+def test_last_values_are_those_of_one_record(spark: SparkSession, tmp_path: Path) -> None:
+    """By every plan: with Spark's pre-aggregation and without it, and with dead letters; also in windows."""
+
+    def price(item: str | None, price: int, channel: str | None) -> dict[str, Any]:
+        return {"item": item, "price": price, "at": NOON, "channel": channel}
+
+    others = [price(f"item-{n}", n, "a") for n in range(100)]
+    batches = {
+        (1, "z", 9, "a"): [price("a", 1, "z"), price("a", 9, "a"), *others],
+        (1, "z", 9, "b"): [price("a", 9, None), price("a", 9, "b"), price("a", 2, "x")],
+        (0, "y", 9, "c"): [price("a", 9, "c"), price("a", 0, "y"), price("a", 1, "a")],
+        (0, "x", 9, "d"): [price(None, 10, "z"), price("a", 9, "d"), price("a", 0, "x")],
+    }
+    for number, records in enumerate(batches.values()):
+        write(tmp_path / "input", number, records, PRICES)
+    app = hf.App("prices", settings=settings(tmp_path), spark=spark)
+    frame = read(spark, tmp_path / "input", "item string, price long, at timestamp, channel string")
+    prices = app.stream(frame, key="item", timestamp="at")
+    columns: dict[str, Any] = {
+        f"{function.__name__}_{column}": function(column)
+        for function in (hf.first, hf.last)
+        for column in ("price", "channel")
+    }
+    memories = [Memory(), Memory()]
+    prices.group_by().aggregate(**columns).store("prices").sink(memories[0])
+    prices.group_by().window(hf.session("10s")).aggregate(**columns).store("sessions").sink(memories[1])
+    with app:
+        app.process_all_available()
+    for memory in memories:
+        rows = [row for row in memory.rows() if row["item"] == "a"]
+        assert [tuple(row[name] for name in columns) for row in rows] == list(batches)

@@ -33,14 +33,15 @@ REDUCERS = (
     bind("heaviest", agg.max("y"), "double"),
     bind("earliest", agg.first("y"), "double", ["string"]),
     bind("latest", agg.last("x"), "bigint", ["string"]),
+    bind("latest-weight", agg.last("y"), "double", ["string"]),
 )
 COLUMNS = TaskColumns(
     keys=("k0", "k1"),
-    partials=tuple(f"p{n}" for n in range(16)),
+    partials=tuple(f"p{n}" for n in range(19)),
     rows="p0",
     time="_time",
     dead=False,
-    inputs=(None, "x1", "x2", "x3", "x2", "x2", "x2", "x3", "x3", "x3", "x2"),
+    inputs=(None, "x1", "x2", "x3", "x2", "x2", "x2", "x3", "x3", "x3", "x2", "x3"),
     order=("t", "s0"),
 )
 
@@ -110,7 +111,7 @@ def model(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, Any]]:
         whole = [r[2] for r in mine if r[2] is not None]
         weights = [r[3] for r in mine if r[3] is not None]
         first = min(mine, key=lambda r: (r[4], _bytes(r[5]), _float(r[3])))
-        last = max(mine, key=lambda r: (r[4], _bytes(r[5]), _whole(r[2])))
+        last = max(mine, key=lambda r: (r[4], _bytes(r[5]), _whole(r[2]), _float(r[3])))
         expected[key] = {
             "p0": len(mine),
             "p1": len(whole),
@@ -124,6 +125,7 @@ def model(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, Any]]:
             "p9": _nan(max(weights, key=_float, default=None)),
             **dict(zip(("p10", "p11", "p12"), (first[4], first[5], _nan(first[3])), strict=True)),
             **dict(zip(("p13", "p14", "p15"), (last[4], last[5], last[2]), strict=True)),
+            **dict(zip(("p16", "p17", "p18"), (last[4], last[5], _nan(last[3])), strict=True)),
             "_time": max(r[4] for r in mine) // 1000,
         }
     return expected
@@ -216,21 +218,23 @@ TYPES = {
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", TYPES)
 def test_spark_finds_the_same_values_of_every_type(spark: SparkSession, kind: str) -> None:
-    """With ties by time and by position: the value decides then, nulls first."""
-    functions = [agg.first("x"), agg.last("x"), agg.count("x")]
+    """With ties by time and by position: all values together decide then, nulls first."""
+    functions = [agg.first("x"), agg.last("x"), agg.count("x"), agg.first("y"), agg.last("y")]
     functions += [f for f in (agg.min("x"), agg.max("x")) if can_group(Schema(()), [bind("v", f, kind)])]
     reducers = [bind(f"v{n}", function, kind, [kind]) for n, function in enumerate(functions)]
-    partials = [partials_of(f, r, "x", ("t", "s0")) for f, r in zip(functions, reducers, strict=True)]
+    inputs = tuple(str(function.column) for function in functions)
+    partials = [
+        partials_of(f, r, x, ("t", "s0"), ("x", "y")) for f, r, x in zip(functions, reducers, inputs, strict=True)
+    ]
     names = tuple(f"p{n}" for n in range(sum(map(len, partials))))
-    columns = TaskColumns(
-        ("k0",), names, "_rows", "_time", dead=False, inputs=("x",) * len(functions), order=("t", "s0")
-    )
+    columns = TaskColumns(("k0",), names, "_rows", "_time", dead=False, inputs=inputs, order=("t", "s0"))
     number = f"CASE WHEN xxhash64(id) % 4 <> 0 THEN CAST({TYPES[kind]} AS {kind}) END"
     frame = spark.range(400).selectExpr(
         f"CAST({TYPES[kind]} AS {kind}) AS k0" if kind not in ("float", "double") else "id % 7 AS k0",
         "abs(xxhash64(id, 1)) % 3 AS t",
         f"{number.replace('id', '(id DIV 3)')} AS s0",
         f"{number} AS x",
+        f"{number.replace('id', '(id DIV 5)')} AS y",
     )
     sql = [f"{text} AS p{n}" for n, text in enumerate(itertools.chain(*partials))]
     by_spark = frame.groupBy("k0").agg(*map(F.expr, [*sql, "count(1) AS _rows", "max(t) DIV 1000 AS _time"])).toArrow()
@@ -238,3 +242,6 @@ def test_spark_finds_the_same_values_of_every_type(spark: SparkSession, kind: st
     same = {name: by_spark[name].type for name in by_spark.column_names}
     ours = pa.table({name: found[name].cast(type_) for name, type_ in same.items()})
     assert sorted(map(repr, ours.to_pylist())) == sorted(map(repr, by_spark.to_pylist()))
+    there = {repr((each["k0"], each["x"], each["y"])) for each in frame.toArrow().to_pylist()}
+    for x, y in (("p2", "p9"), ("p5", "p12")):
+        assert {repr((row["k0"], row[x], row[y])) for row in ours.to_pylist()} <= there, "values of two records"

@@ -411,3 +411,22 @@ def test_a_session_that_is_part_of_another_one_is_deleted_before_that_one_is_sen
     assert sent(11) == [(at(1), at(1), True), (at(20), at(20), True)], "at once, though they have never been sent"
     assert sent(40) == []
     assert sent(55) == [(at(1), at(20), False), (at(40), at(40), False)], "when the step has ended"
+
+
+@pytest.mark.parametrize("emit", [None, "updates"])
+@pytest.mark.parametrize("windows", [None, *KINDS.values()], ids=["none", *KINDS])
+def test_first_and_last_values_of_one_time_are_those_of_one_record(windows: Any, emit: Any) -> None:
+    app = hf.App("prices", settings=hf.Settings(partitions=1))
+    schema = "item string, price bigint, channel string, at timestamp"
+    grouped = app.stream(records(schema), key="item", timestamp="at", name="prices").group_by()
+    picked = {f"{each.__name__}_{name}": each(name) for each in (hf.first, hf.last) for name in ("price", "channel")}
+    if windows is None:
+        grouped.aggregate(**picked).store("picked")
+    else:
+        grouped.window(windows).aggregate(**picked).store("picked", emit=emit)
+    driver = TestDriver(app)
+    for batch in ([(1, "z"), (9, "a")], [(9, "c"), (1, "b")], [(5, "y")]):
+        driver.pipe("prices", [{"item": "a", "price": p, "channel": c, "at": START} for p, c in batch])
+        driver.crash()
+    found = {tuple(row[name] for name in picked) for row in driver.output("picked")[-1:]}
+    assert found == {(1, "b", 9, "c")}

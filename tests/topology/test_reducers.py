@@ -2,6 +2,7 @@
 
 import builtins
 import math
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from holdfast.errors import TopologyError
 from holdfast.topology.aggregates import Aggregate, Function, count, first, last, max, mean, min, sum
 from holdfast.topology.reducers import Reducer, bind
+from holdfast.topology.row_merging import merged as merged_rows
+from holdfast.topology.row_merging import rows_of
 
 floats = st.one_of(st.none(), st.floats(allow_nan=True, width=64))
 whole = st.one_of(st.none(), st.integers(-(2**40), 2**40))
@@ -108,6 +111,19 @@ def test_first_and_last_are_ordered_by_time_position_and_value(
     expected = in_order[-1 if aggregate.function is Function.LAST else 0]
     found = merged(reducer, [list(record) for record in records])
     assert found == [expected[2], expected[0], expected[1]]
+
+
+@pytest.mark.parametrize("function", [first, last])
+def test_an_aggregate_that_was_added_later_breaks_ties_with_the_others(function: Callable[[str], Aggregate]) -> None:
+    """A row that has had no record since has no value and no time for it."""
+    reducers = [bind(name, function(name), "string") for name in ("x", "y")]
+    before = rows_of(reducers[:1], [pa.array([5, 5]), pa.array(["b", "b"])])
+    nothing = {field.name: pa.nulls(2, field.field_type.arrow) for field in reducers[1].fields}
+    rows = pa.table({**{name: before[name] for name in before.column_names}, **nothing})
+    times = pa.array([5, 7 if function is last else 3])
+    batch = rows_of(reducers, [times, pa.array(["b", "c"]), times, pa.array(["y", "z"])])
+    for found in (merged_rows(reducers, rows, batch), merged_rows(reducers, batch, rows)):
+        assert [(row["x"], row["y"]) for row in found.to_pylist()] == [("b", "y"), ("c", "z")]
 
 
 @given(st.lists(whole, min_size=2, max_size=10), st.data())

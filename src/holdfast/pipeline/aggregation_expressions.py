@@ -73,7 +73,16 @@ def _keeps_text(reducer: Reducer) -> bool:
     return reducer.fields[0].type == "string"
 
 
-def partials_of(aggregate: Aggregate, reducer: Reducer, column: str | None, order: tuple[str, ...]) -> list[str]:
+def tied_with(operator: Aggregation, function: Function) -> tuple[str, ...]:
+    """The columns whose values break ties of first or last values: those of all aggregates of this function."""
+    inputs = zip(operator.aggregates, inputs_of(operator, BatchPlan.GROUPED), strict=True)
+    names = (name for (_, aggregate), (name, _, _) in inputs if aggregate.function is function)
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def partials_of(
+    aggregate: Aggregate, reducer: Reducer, column: str | None, order: tuple[str, ...], tied: tuple[str, ...]
+) -> list[str]:
     """The SQL of the partial aggregates before the shuffle, in the order of the reducer's partials."""
     fields = reducer.partials
     match aggregate.function:
@@ -89,8 +98,7 @@ def partials_of(aggregate: Aggregate, reducer: Reducer, column: str | None, orde
             return [f"CAST(sum({added}) AS {fields[0].type})", f"count({column})"]
         case Function.FIRST | Function.LAST:
             pick = "max" if aggregate.function is Function.LAST else "min"
-            in_order = [*order, str(column)]
-            return [f"{pick}(struct({', '.join(in_order)})).{name}" for name in in_order]
+            return [f"{pick}(struct({', '.join([*order, *tied])})).{name}" for name in [*order, str(column)]]
         case Function.APPROX_COUNT_DISTINCT | Function.APPROX_QUANTILE | Function.FREQUENT:
             return [sketch_of(reducer, str(column))]
         case Function.COLLECT:

@@ -24,7 +24,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from holdfast import metrics
-from holdfast.pipeline.aggregation_expressions import inputs_of, order_of, partials_of, stored_texts, value_of
+from holdfast.pipeline.aggregation_expressions import (
+    inputs_of,
+    order_of,
+    partials_of,
+    stored_texts,
+    tied_with,
+    value_of,
+)
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.clock_columns import clocks_of, counted_sources, millis_of, source_number, times_of_branches
 from holdfast.pipeline.driver import Step, steps
@@ -318,7 +325,7 @@ class AggregationFrames:
             for (_, aggregate), reducer, (column, _, _) in zip(
                 self.operator.aggregates, self.operator.reducers, inputs, strict=True
             )
-            for partial in partials_of(aggregate, reducer, column, order)
+            for partial in partials_of(aggregate, reducer, column, order, tied_with(self.operator, aggregate.function))
         ]
         columns = [F.expr(f"{sql} AS p{n}") for n, sql in enumerate(partials)]
         named = self.columns[BatchPlan.WITH_DEAD_LETTERS]

@@ -31,7 +31,7 @@ from holdfast.stores.formats.rows import DamagedRow, decode_rows, encode_rows
 from holdfast.stores.layouts.base import BatchWriter
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import StoreSpec
-from holdfast.topology.reducers import Overflow, Reducer
+from holdfast.topology.reducers import Overflow, Reducer, chosen_records
 from holdfast.words import TaskId, Version
 
 
@@ -169,10 +169,12 @@ def merged_rows(work: AggregationWork, chunk: pa.Table, keys: pa.Array, payloads
     held = dict(zip((f.name for f in spec.columns.fields), decode_rows(spec.columns, payloads), strict=True))
     columns: dict[str, pa.Array] = {}
     delivered = iter(work.columns.partials)
-    for reducer in work.reducers:
-        partials = [whole(chunk[next(delivered)]).cast(partial.field_type.arrow) for partial in reducer.partials]
+    old = [[held[field.name] for field in reducer.fields] for reducer in work.reducers]
+    new = [[whole(chunk[next(delivered)]).cast(f.field_type.arrow) for f in each.partials] for each in work.reducers]
+    chosen = chosen_records(work.reducers, old, new)
+    for reducer, before, partials, takes_new in zip(work.reducers, old, new, chosen, strict=True):
         try:
-            merged = reducer.merge([held[f.name] for f in reducer.fields], partials)
+            merged = reducer.merge(before, partials, takes_new)
         except pa.ArrowInvalid as error:
             raise _overflow(spec, reducer, keys, held, partials, error) from error
         columns.update({f.name: column for f, column in zip(reducer.fields, merged, strict=True)})

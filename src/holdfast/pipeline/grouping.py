@@ -8,6 +8,7 @@ rejected. They are then computed by the plan with dead letters.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,6 +137,7 @@ def _measures(names: TaskColumns, reducers: Sequence[Reducer]) -> list[_Measure]
     assert names.inputs is not None
     partials = iter(names.partials)
     measures: list[_Measure] = []
+    picked: dict[Function, list[_Measure]] = {}
     for reducer, column in zip(reducers, names.inputs, strict=True):
         own = tuple(next(partials) for _ in reducer.partials)
         values = () if column is None else (column,)
@@ -153,8 +155,11 @@ def _measures(names: TaskColumns, reducers: Sequence[Reducer]) -> list[_Measure]
                 combine = _largest if reducer.function is Function.MAX else _smallest
                 measures.append(_Measure(own, values, combine, combine))
             case Function.FIRST | Function.LAST:
-                combine = partial(_picked, reducer.function)
-                measures.append(_Measure(own, (*names.order, *values), combine, combine))
+                first, again = (partial(each, reducer.function, len(names.order)) for each in (_picked, _picked_again))
+                picked.setdefault(reducer.function, []).append(_Measure(own, values, first, again))
+    for each in picked.values():
+        results, inputs = (tuple(chain.from_iterable(columns)) for columns in zip(*(m[:2] for m in each), strict=True))
+        measures.append(each[0]._replace(names=results, inputs=(*names.order, *inputs)))
     if names.rows not in names.partials:
         measures.append(_Measure((names.rows,), (), _count, _sum))
     measures += [_Measure((name,), (name,), _largest, _largest) for name in names.times]
@@ -229,12 +234,19 @@ def _reduced(function: np.ufunc, start: float, groups: _Groups, column: pa.Array
     return pa.array(found, mask=missing).view(column.type)
 
 
-def _picked(function: Function, groups: _Groups, order: Sequence[pa.Array]) -> list[pa.Array]:
-    """The columns of the first or last record of each group, by event time, then by the columns after it.
+def _picked_again(function: Function, width: int, groups: _Groups, columns: Sequence[pa.Array]) -> list[pa.Array]:
+    """`_picked` for its own results."""
+    values = columns[width :: width + 1]
+    return _picked(function, width, groups, [*columns[:width], *values])
 
-    Most groups have one record with the extreme time. The few records that share it are sorted by the other columns.
+
+def _picked(function: Function, width: int, groups: _Groups, columns: Sequence[pa.Array]) -> list[pa.Array]:
+    """The first or last record of each group: per value its order, of `width` columns, and the value.
+
+    `columns` are the order and all values. Most groups have one record with the extreme time. The few records that
+    share it are sorted by the other columns.
     """
-    last, size = function is Function.LAST, len(groups.rows)
+    last, size, order = function is Function.LAST, len(groups.rows), columns
     (extreme,) = (_largest if last else _smallest)(groups, order[:1])
     candidates = np.flatnonzero(order[0].to_numpy() == extreme.to_numpy()[groups.numbers])
     numbers = groups.numbers[candidates]
@@ -246,8 +258,8 @@ def _picked(function: Function, groups: _Groups, order: Sequence[pa.Array]) -> l
         in_order = rising if last else rising[::-1]
         settled = _last_rows(size, numbers[in_order], candidates[in_order])
         rows = np.where(settled < 0, rows, settled)
-    taken = pa.array(rows)
-    return [column.take(taken) for column in order]
+    taken = [column.take(pa.array(rows)) for column in columns]
+    return [column for value in taken[width:] for column in (*taken[:width], value)]
 
 
 def ascending(columns: Sequence[pa.Array]) -> Numbers:

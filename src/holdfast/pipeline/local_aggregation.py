@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.topology.topology import SubTopology
 
 
-PartialSql = Callable[[Aggregate, Reducer, str, tuple[str, ...]], list[str]]
+PartialSql = Callable[[Aggregate, Reducer, str, tuple[str, ...], tuple[str, ...]], list[str]]
 
 _OWN = "$"
 """Before the names of our own columns, beside those of the user's aggregates."""
@@ -91,7 +91,7 @@ class LocalAggregation:
         from pyspark.sql import functions as F
 
         given = pa.table({"n": pa.array(range(len(value or ())), pa.int64()), "x": value})
-        sql = self._sql(aggregate, reducer, "x", ())
+        sql = self._sql(aggregate, reducer, "x", (), ())
         frame = local_session().createDataFrame(given).groupBy("n").agg(*(F.expr(each) for each in sql)).orderBy("n")
         return [whole(column) for column in frame.toArrow().columns[1:]]
 

@@ -133,12 +133,18 @@ def avg(column: str | Column, *, from_now: bool = False) -> Aggregate:
 
 
 def first(column: str | Column, *, from_now: bool = False) -> Aggregate:
-    """The value of the earliest record by event time, then by source position. It may be null, as in Spark."""
+    """The value of the earliest record by event time, then by source position. It may be null, as in Spark.
+
+    Several first values of one `aggregate()` are those of one record, also where records have the same time.
+    """
     return Aggregate(Function.FIRST, column, from_now)
 
 
 def last(column: str | Column, *, from_now: bool = False) -> Aggregate:
-    """The value of the latest record by event time, then by source position. It may be null, as in Spark."""
+    """The value of the latest record by event time, then by source position. It may be null, as in Spark.
+
+    Several last values of one `aggregate()` are those of one record, also where records have the same time.
+    """
     return Aggregate(Function.LAST, column, from_now)
 
 

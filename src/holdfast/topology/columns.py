@@ -85,14 +85,16 @@ def beats(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> pa.Array:
     >>> beats([pa.array([1, 1]), pa.array(["a", None])], [pa.array([1, 1]), pa.array([None, "a"])]).to_pylist()
     [True, False]
     """
-    larger_so_far = pa.array(np.zeros(len(left[0]), dtype=bool))
-    for a, b in zip(reversed(left), reversed(right), strict=True):
-        above, same = _compare(a, b)
-        larger_so_far = pc.or_(above, pc.and_(same, larger_so_far))
+    larger_so_far, tied = (pa.array(np.full(len(left[0]), each)) for each in (False, True))
+    for a, b in zip(left, right, strict=True):
+        above, same = compared(a, b)
+        larger_so_far, tied = pc.or_(larger_so_far, pc.and_(tied, above)), pc.and_(tied, same)
+        if not pc.any(tied).as_py():
+            break
     return larger_so_far
 
 
-def _compare(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:
+def compared(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Where a > b and where a = b, in the order null < numbers < NaN."""
     if pa.types.is_boolean(a.type):
         a, b = a.cast(pa.uint8()), b.cast(pa.uint8())

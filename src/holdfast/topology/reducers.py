@@ -2,8 +2,9 @@
 
 A reducer works on whole Arrow columns: `old` comes from the store (null where the key is new), `new` was pre-aggregated
 from the batch by Spark. Every merge is associative and commutative over records, so batch boundaries never change the
-final state. That is why `first` and `last` break the last tie by the value itself. Sketches are the exception: their
-results are estimates, which may differ within their error.
+final state. That is why `first` and `last` break the last tie by values: all `last` of a row by all their values, in
+the order in which they were declared, and so all `first`. So they are values of one record. Sketches are the exception:
+their results are estimates, which may differ within their error.
 
 A store's row has the results first, under the user's names, and then hidden columns that only the merges need.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +23,7 @@ from holdfast.stores.formats.types import Field, FieldType
 from holdfast.topology import sketches
 from holdfast.topology.aggregates import SKETCHES, Aggregate, Function
 from holdfast.topology.collecting import collected
-from holdfast.topology.columns import add, beats, larger, quotient, smaller
+from holdfast.topology.columns import add, beats, compared, larger, quotient, smaller
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _FLOATING = ("float", "double")
@@ -55,8 +57,13 @@ class Reducer:
         """Whether it keeps kilobytes per key."""
         return self.function in SKETCHES or self.function is Function.COLLECT
 
-    def merge(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> list[pa.Array]:
-        """The row's columns after the batch. `old` is in the order of `fields`, `new` in that of `partials`."""
+    def merge(
+        self, old: Sequence[pa.Array], new: Sequence[pa.Array], takes_new: pa.BooleanArray | None = None
+    ) -> list[pa.Array]:
+        """The row's columns after the batch. `old` is in the order of `fields`, `new` in that of `partials`.
+
+        `takes_new` is what `chosen_records` has found for a first or last value.
+        """
         match self.function:
             case Function.COUNT:
                 return [add(pc.fill_null(old[0], 0), new[0], self.fields[0].field_type.arrow)]
@@ -71,7 +78,10 @@ class Reducer:
                 number = add(pc.fill_null(old[2], 0), new[1], pa.int64())
                 return [quotient(total, number, self.fields[0].field_type.arrow), total, number]
             case Function.FIRST | Function.LAST:
-                return self._pick(old, new)
+                if takes_new is None:
+                    (takes_new,) = chosen_records([self], [old], [new])
+                pairs = zip([new[-1], *new[:-1]], old, strict=True)
+                return [pc.if_else(takes_new, n, o) for n, o in pairs]
             case Function.APPROX_COUNT_DISTINCT:
                 return sketches.distinct(old[1], new[0])
             case Function.APPROX_QUANTILE:
@@ -92,17 +102,60 @@ class Reducer:
             case _:
                 return list(row[1:])
 
-    def _pick(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> list[pa.Array]:
-        # The order of a record is (event time, source position ..., value); the row holds value, time, position ...
-        in_order_old = [*old[1:], old[0]]
-        in_order_new = list(new)
-        is_new_key = pc.is_null(old[1])  # event time is never null in a row that exists
-        if self.function is Function.LAST:
-            take_new = pc.or_(is_new_key, beats(in_order_new, in_order_old))
+
+Columns = Sequence[pa.Array]
+
+
+def chosen_records(
+    reducers: Sequence[Reducer], old: Sequence[Columns], new: Sequence[Columns]
+) -> list[pa.BooleanArray | None]:
+    """Where each first or last value is that of the new record from now on; None for other aggregates.
+
+    `old` and `new` have the columns of each reducer, as in `Reducer.merge`.
+    """
+    found: list[pa.BooleanArray | None] = [None] * len(reducers)
+    for function in (Function.FIRST, Function.LAST):
+        places = [n for n, reducer in enumerate(reducers) if reducer.function is function]
+        rows = [_Picked([old[n][1:] for n in places], [old[n][0] for n in places])]
+        rows.append(_Picked([new[n][:-1] for n in places], [new[n][-1] for n in places]))
+        if all(each.is_one_record for each in rows):
+            chosen = [_is_chosen(function, *(each.of(0) for each in rows))] * len(places) if places else []
         else:
-            take_new = pc.or_(is_new_key, beats(in_order_old, in_order_new))
-        time_and_position = [pc.if_else(take_new, n, o) for n, o in zip(new[:-1], old[1:], strict=True)]
-        return [pc.if_else(take_new, new[-1], old[0]), *time_and_position]
+            chosen = [_is_chosen(function, *(each.of(n) for each in rows)) for n in range(len(places))]
+        for place, takes_new in zip(places, chosen, strict=True):
+            found[place] = takes_new
+    return found
+
+
+@dataclass(frozen=True)
+class _Picked:
+    """The values that all first or all last aggregates have picked, each with event time and source position."""
+
+    orders: Sequence[Columns]
+    values: Columns
+
+    @property
+    def is_one_record(self) -> bool:
+        """Whether the values of each row are those of one record. Of an aggregate that was added later, they aren't."""
+        return all(a.equals(b) for order in self.orders[1:] for a, b in zip(order, self.orders[0], strict=True))
+
+    def of(self, number: int) -> Columns:
+        """What the record of one aggregate is ordered by: time, position, and the values of the same record."""
+        order = self.orders[number]
+        if self.is_one_record:
+            return [*order, *self.values]
+        return [*order, *(self._if_same(order, *each) for each in zip(self.orders, self.values, strict=True))]
+
+    def _if_same(self, order: Columns, other: Columns, value: pa.Array) -> pa.Array:
+        same = reduce(pc.and_, (compared(a, b)[1] for a, b in zip(order, other, strict=True)))
+        return pc.if_else(same, value, pa.scalar(None, value.type))
+
+
+def _is_chosen(function: Function, old: Columns, new: Columns) -> pa.BooleanArray:
+    is_new_key = pc.is_null(old[0])  # event time is never null in a row that exists
+    if function is Function.LAST:
+        return pc.or_(is_new_key, beats(new, old))
+    return pc.or_(is_new_key, pc.and_(pc.is_valid(new[0]), beats(old, new)))
 
 
 def bind(name: str, aggregate: Aggregate, input_type: str | None, position: Sequence[str] = ()) -> Reducer:

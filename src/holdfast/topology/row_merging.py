@@ -4,14 +4,14 @@ A table of rows has one column per field of the reducers, by name. Merges are as
 merged in pairs, then pairs of pairs: a group of a thousand rows takes ten rounds, each over whole columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.stores.formats.byte_columns import whole
-from holdfast.topology.reducers import Reducer
+from holdfast.topology.reducers import Reducer, chosen_records
 
 Groups = npt.NDArray[np.int64]
 """The group of each row, in ascending order."""
@@ -20,21 +20,20 @@ Groups = npt.NDArray[np.int64]
 def rows_of(reducers: Sequence[Reducer], partials: Sequence[pa.Array]) -> pa.Table:
     """Rows from the partial results of a batch alone; `partials` are those of all reducers, in order."""
     delivered = iter(partials)
-    columns: dict[str, pa.Array] = {}
+    old, new = list[list[pa.Array]](), list[list[pa.Array]]()
     for reducer in reducers:
-        new = [next(delivered).cast(partial.field_type.arrow) for partial in reducer.partials]
-        old = [pa.nulls(len(new[0]), field.field_type.arrow) for field in reducer.fields]
-        columns.update(_named(reducer, reducer.merge(old, new)))
-    return pa.table(columns)
+        new.append([next(delivered).cast(partial.field_type.arrow) for partial in reducer.partials])
+        old.append([pa.nulls(len(new[-1][0]), field.field_type.arrow) for field in reducer.fields])
+    return _table(reducers, old, new)
 
 
 def merged(reducers: Sequence[Reducer], rows: pa.Table, others: pa.Table) -> pa.Table:
     """Each row with the other row at its place. Of `rows`, a row of nulls counts as none."""
-    columns: dict[str, pa.Array] = {}
-    for reducer in reducers:
-        old, new = ([whole(table[field.name]) for field in reducer.fields] for table in (rows, others))
-        columns.update(_named(reducer, reducer.merge(old, reducer.as_partials(new))))
-    return pa.table(columns)
+    old, new = (
+        [[whole(table[field.name]) for field in reducer.fields] for reducer in reducers] for table in (rows, others)
+    )
+    new = [reducer.as_partials(each) for reducer, each in zip(reducers, new, strict=True)]
+    return _table(reducers, old, new)
 
 
 def reduced(reducers: Sequence[Reducer], rows: pa.Table, groups: Groups) -> pa.Table:
@@ -96,5 +95,10 @@ def _places(first: npt.NDArray[np.bool_]) -> Groups:
     return places
 
 
-def _named(reducer: Reducer, columns: Sequence[pa.Array]) -> Mapping[str, pa.Array]:
-    return {field.name: column for field, column in zip(reducer.fields, columns, strict=True)}
+def _table(reducers: Sequence[Reducer], old: Sequence[list[pa.Array]], new: Sequence[list[pa.Array]]) -> pa.Table:
+    columns: dict[str, pa.Array] = {}
+    chosen = chosen_records(reducers, old, new)
+    for reducer, before, partials, takes_new in zip(reducers, old, new, chosen, strict=True):
+        merged = reducer.merge(before, partials, takes_new)
+        columns.update({field.name: column for field, column in zip(reducer.fields, merged, strict=True)})
+    return pa.table(columns)
