@@ -1,6 +1,8 @@
 """Windows on the test driver: late records as a stream, one result per record, and values of a user's own functions."""
 
 import json
+from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import msgspec
@@ -282,9 +284,9 @@ def test_a_function_of_the_user_keeps_a_value_per_session() -> None:
     changes = windows_in(driver.output("largest"), "value")
     assert changes == [
         ("ann", 0, 5, None),
-        ("ann", 0, 25, "9"),
         ("ann", 25, 25, None),
         ("bob", 1, 1, None),
+        ("ann", 0, 25, "9"),
         ("bob", 1, 2, "3"),
     ]
     driver.advance(stream="1h")
@@ -430,3 +432,68 @@ def test_first_and_last_values_of_one_time_are_those_of_one_record(windows: Any,
         driver.crash()
     found = {tuple(row[name] for name in picked) for row in driver.output("picked")[-1:]}
     assert found == {(1, "b", 9, "c")}
+
+
+class Copy(hf.Processor):
+    """The sessions of a player by their starts, as changes tell."""
+
+    copied = hf.KeyValueStore("copied", value=dict[str, str])
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        sessions, start = self.copied.get(key, {}), str(event.window_start)
+        sessions.pop(start, None)
+        self.copied[key] = sessions if event._deleted else {**sessions, start: str(event.window_end)}
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+@pytest.mark.parametrize("emit", [None, "updates", hf.every("30s")], ids=str)
+def test_a_copy_by_key_and_start_has_all_sessions(emit: Any, by_function: bool) -> None:
+    """Also of a stream of the changes, which is in the order of event times, and where records are behind the clock."""
+    app, games = one_task()
+    sessions = games.group_by().window(hf.session("10s", grace="10m"))
+    made = sessions.reduce(max, of="points") if by_function else sessions.count()
+    made.store("runs", emit=emit).to_stream().process(Copy)
+    driver, random = TestDriver(app), Random(1)
+    copy: dict[tuple[str, datetime], datetime] = {}
+    for number in range(8):
+        some = [game(random.choice(["ann", "bob"]), 1, 30 * number + random.randint(-60, 60)) for _ in range(4)]
+        driver.pipe("games", [*some, game("zoe", 1, 30 * number + 100)])
+        if number == 7:
+            driver.advance(stream="1h")
+        for row in driver.output("runs"):
+            copy.pop((row["player"], row["window_start"]), None)
+            if not row["_deleted"]:
+                copy[row["player"], row["window_start"]] = row["window_end"]
+
+    def moment(millis: int) -> datetime:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+
+    runs = [run for run, _ in driver.store("runs").items()]
+    assert copy == {(run.key, moment(run.start)): moment(run.end) for run in runs}
+    copied = {(key, start): end for key, ends in driver.store("copied").items() for start, end in ends.items()}
+    assert copied == {(run.key, str(moment(run.start))): str(moment(run.end)) for run in runs}
+
+
+@pytest.mark.parametrize("emit", [None, "updates"])
+def test_a_sliding_window_that_stays_the_same_is_not_sent_again(emit: Any) -> None:
+    """Also the one right after a record of which another one has the same time, or that has one at its end."""
+    app, games = one_task()
+    games.group_by().window(hf.sliding("10s", grace="1h")).count().store("counts", emit=emit)
+    driver, random, sent = TestDriver(app), Random(2), dict[Any, Any]()
+    for second in [10, 15, 10, 25.001, 14, *(random.randint(0, 40) for _ in range(30))]:
+        driver.pipe("games", game("ann", 1, second))
+        rows = driver.output("counts")
+        assert rows
+        for row in rows:
+            assert sent.get(row["window_start"], 0) < row["count"], "the same row was sent before"
+            sent[row["window_start"]] = row["count"]
+    assert sorted(sent.values()) == sorted(row["count"] for _, row in driver.store("counts").items())
+
+
+def test_early_hopping_windows_begin_before_1970() -> None:
+    """Where Kafka Streams has windows from 0 on."""
+    app, games = one_task()
+    games.group_by().window(hf.hopping("10s", every="5s")).count().store("counts")
+    driver = TestDriver(app, wall=0)
+    driver.pipe("games", {"player": "ann", "points": 1, "at": datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)})
+    assert [window.start for window, _ in driver.store("counts").items()] == [-5_000, 0]

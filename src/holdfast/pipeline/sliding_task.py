@@ -1,8 +1,8 @@
 """Sliding windows of one task: what the batch's records change in the windows around them.
 
 Beside its windows, the store keeps one row per key and millisecond that has records, a point. A window that gets a
-record of the batch, or begins right after one, is computed again from its points. So records may come in any order, and
-the windows are the same for any batches. A window of n points costs n merges each time it changes.
+record of the batch, or is new because it begins right after one, is computed from its points. So records may come in
+any order, and the windows are the same for any batches. A window of n points costs n merges each time it changes.
 """
 
 from collections.abc import Iterator
@@ -40,6 +40,8 @@ class Points(NamedTuple):
     times: Times
     rows: pa.Table
     of_batch: npt.NDArray[np.bool_]
+    stored: npt.NDArray[np.bool_]
+    """Which points were there before. A point of the batch may be one of them."""
 
 
 class Batch(NamedTuple):
@@ -152,9 +154,10 @@ class SlidingMerger:
         is_first[1:] = (keys[1:] != keys[:-1]) | (times[1:] != times[:-1])
         groups = np.cumsum(is_first) - 1
         rows = reduced(self.reducers, batch.rows.take(pa.array(order)), groups)
-        of_batch = np.zeros(int(is_first.sum()), dtype=bool)
+        of_batch, stored = (np.zeros(int(is_first.sum()), dtype=bool) for _ in range(2))
         of_batch[groups[order < batch.number]] = True
-        return Points(keys[is_first], times[is_first], rows, of_batch)
+        stored[groups[order >= batch.number]] = True
+        return Points(keys[is_first], times[is_first], rows, of_batch, stored)
 
     def blocks(self, points: Points) -> Iterator[Block]:
         """The open windows that points of the batch change."""
@@ -167,7 +170,7 @@ class SlidingMerger:
         for low in range(0, last_key + 1, at_once):
             those = np.flatnonzero((points.keys >= low) & (points.keys < low + at_once))
             places = (points.keys[those] - low) * np.int64(span) + (points.times[those] - first) + size + 1
-            for at, begin, end in affected(places, points.of_batch[those], self.windows.size_ms):
+            for at, begin, end in affected(places, points.of_batch[those], points.stored[those], self.windows.size_ms):
                 keys = at // np.int64(span)
                 starts = at - keys * np.int64(span) - size - 1 + first
                 is_open = starts + size + np.int64(self.windows.grace_ms) >= self.event
@@ -176,10 +179,13 @@ class SlidingMerger:
                     yield Block(keys, starts, begin[is_open], end[is_open], at, places, those)
 
 
-def affected(places: Times, of_batch: npt.NDArray[np.bool_], size: int) -> Iterator[tuple[Times, Times, Times]]:
+def affected(
+    places: Times, of_batch: npt.NDArray[np.bool_], stored: npt.NDArray[np.bool_], size: int
+) -> Iterator[tuple[Times, Times, Times]]:
     """The windows that points of the batch change: their starts, and where their points begin and end.
 
-    >>> [(starts, begin, end)] = affected(np.array([20, 25, 40]), np.array([False, True, False]), 10)
+    >>> of_batch = np.array([False, True, False])
+    >>> [(starts, begin, end)] = affected(np.array([20, 25, 40]), of_batch, ~of_batch, 10)
     >>> starts.tolist(), begin.tolist(), end.tolist()
     ([15, 21], [0, 1], [2, 2])
     """
@@ -187,8 +193,9 @@ def affected(places: Times, of_batch: npt.NDArray[np.bool_], size: int) -> Itera
     begin = np.searchsorted(places, starts, side="left")
     end = np.searchsorted(places, starts + size, side="right")
     seen = np.concatenate([[0], np.cumsum(of_batch)])
-    after_one = np.isin(starts - 1, places[of_batch])
-    chosen = (end > begin) & ((seen[end] > seen[begin]) | after_one)
+    # The window right after a point is new, unless that point was there before, or one at the window's end.
+    is_new = np.isin(starts - 1, places[of_batch & ~stored]) & ~np.isin(starts + size, places[stored])
+    chosen = (end > begin) & ((seen[end] > seen[begin]) | is_new)
     starts, begin, end = starts[chosen], begin[chosen], end[chosen]
     cuts = np.searchsorted(np.cumsum(end - begin), np.arange(BLOCK, int((end - begin).sum()) + 1, BLOCK), side="left")
     for low, high in zip([0, *(cuts + 1)], [*(cuts + 1), len(starts)], strict=True):

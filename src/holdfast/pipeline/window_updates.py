@@ -131,7 +131,7 @@ def sliding_updates(merger: SlidingMerger, batch: Batch, numbers: Times) -> Upda
     of_batch = np.arange(len(batch.keys)) < batch.number
     order = np.lexsort((number, of_batch, batch.times, batch.keys))
     rows = batch.rows.take(pa.array(order))
-    points = Points(batch.keys[order], batch.times[order], rows, of_batch[order])
+    points = Points(batch.keys[order], batch.times[order], rows, of_batch[order], ~of_batch[order])
     none = np.empty(0, dtype=np.int64)
     found = [SlidingSteps(none, none, rows.slice(0, 0), none)]
     found += [sliding_steps(merger.reducers, merger.windows.size_ms, points, each) for each in merger.blocks(points)]

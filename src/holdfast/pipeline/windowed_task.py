@@ -199,7 +199,8 @@ class WindowedTask:
         if not len(found.own):
             return parts
         changes = self._writer.put(found.own, self._encoded(found.rows), whole(found.rows[TIME_FIELD]))
-        parts += [(STATE, spec.name, changes), (STATE, spec.name, deletes(stored_keys(spec, found.gone)))]
+        # Deletes first: a copy by key and start loses no session that another one begins with.
+        parts += [(STATE, spec.name, deletes(stored_keys(spec, found.gone))), (STATE, spec.name, changes)]
         if self._sender is not None:
             parts += self._sender.changed(found.own, is_new=found.is_new, event=self._event)
             parts += self._sender.removed(found.gone, event=self._event)

@@ -105,9 +105,6 @@ class UntilStepEnds:
         return found
 
     def settle(self, store: ReducedStore, due: DueWindows, ctx: Context) -> None:
-        for own, held in due.items():
-            if store.is_there(own):
-                _forward(ctx, store.key_of(own), changed_row(held), held.timestamp)
         there, gone = [], []
         for own, before in store.changed.before.items():
             at = self._end_of_step(store.times_of(own)[0], ctx)
@@ -117,6 +114,9 @@ class UntilStepEnds:
                 gone.append((at, own))
                 # Sinks may have it from an earlier step, so they get the delete at once.
                 _forward(ctx, store.key_of(own), deleted_row(before), before.timestamp)
+        for own, held in due.items():
+            if store.is_there(own):
+                _forward(ctx, store.key_of(own), changed_row(held), held.timestamp)
         store.waiting.remove(gone)
         store.waiting.put_missing(there)
 

@@ -20,9 +20,10 @@ from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import DEAD, OUTPUT, STATE, Part
 from holdfast.stores.formats.cells import NO_TIMESTAMP
 from holdfast.stores.kinds.base import Store
+from holdfast.stores.layouts.base import Changed
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import decode_columns
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import SESSION, StoreSpec
 from holdfast.topology.derived import TIME
 from holdfast.topology.outputs import (
     DELETED,
@@ -81,7 +82,8 @@ def timed_rows(output: DerivedOutput, table: pa.Table) -> pa.Table:
     """The rows in a part of an output, with their event times in milliseconds, null for a row that has none."""
     match output:
         case AggregateRows(store=store):
-            times = layout_of(store).changed(table).cells.timestamps
+            layout = layout_of(store)
+            times = layout.event_times(layout.changed(table))
             known = pc.not_equal(times, NO_TIMESTAMP)
             return aggregate_rows(store, table).append_column(
                 TIME, pc.if_else(known, times, pa.scalar(None, pa.int64()))
@@ -90,7 +92,9 @@ def timed_rows(output: DerivedOutput, table: pa.Table) -> pa.Table:
             return table if TIME in table.column_names else table.append_column(TIME, pa.nulls(len(table), pa.int64()))
         case ChangedEntries(store=store):
             rows = changed_entries(store, output.declared, table)
-            times = rows["timestamp"] if "timestamp" in rows.column_names else pa.nulls(len(rows), pa.int64())
+            times = pa.nulls(len(rows), pa.int64())
+            if "timestamp" in rows.column_names:
+                times = layout_of(store).event_times(_in_order(store, table))
             return rows.append_column(TIME, times)
 
 
@@ -115,7 +119,7 @@ def aggregate_rows(spec: StoreSpec, table: pa.Table) -> pa.Table:
 def changed_entries(spec: StoreSpec, declared: Store[Any, Any], table: pa.Table) -> pa.Table:
     """The changed entries in a state part of a processor's store."""
     layout = layout_of(spec)
-    changed = layout.changed(table).in_order()
+    changed = _in_order(spec, table)
     codec = declared.value_codec(spec)
     read = zip(changed.cells.payloads.to_pylist(), changed.cells.schemas.to_pylist(), strict=True)
     values = [None if value is None else as_json(codec.decode(value, schema)) for value, schema in read]
@@ -125,6 +129,10 @@ def changed_entries(spec: StoreSpec, declared: Store[Any, Any], table: pa.Table)
         columns["timestamp"] = changed.cells.timestamps
     columns[DELETED] = changed.gone
     return pa.table(columns)
+
+
+def _in_order(spec: StoreSpec, table: pa.Table) -> Changed:
+    return layout_of(spec).changed(table).in_order(deleted_first=spec.kind == SESSION)
 
 
 class _Letter(msgspec.Struct):

@@ -217,9 +217,11 @@ class Changed:
     def gone(self) -> pa.BooleanArray:
         return self.cells.payloads.is_null()
 
-    def in_order(self) -> "Changed":
-        """The same entries in the order of their keys."""
-        order = pc.sort_indices(self.keys)
+    def in_order(self, *, deleted_first: bool = False) -> "Changed":
+        """The same entries in the order of their keys, perhaps with deleted ones before all others."""
+        there = self.cells.payloads.is_valid()
+        columns = [("there", "ascending"), ("key", "ascending")][0 if deleted_first else 1 :]
+        order = pc.sort_indices(pa.table({"there": there, "key": self.keys}), sort_keys=columns)
         return Changed(self.keys.take(order), Cells(*(column.take(order) for column in self.cells)))
 
 
@@ -264,6 +266,10 @@ class Layout:
         """The entries that a state part changes or deletes. A rewrite step changes none: values stay what they were."""
         keys, cells = rows_in(part, ENTRY_AREA)
         return Changed(keys, self.split(unpack_many(cells))[1])
+
+    def event_times(self, changed: Changed) -> pa.Int64Array:
+        """The event times of changed entries, null for a deleted one that has none."""
+        return changed.cells.timestamps
 
     def key_columns(self, keys: pa.BinaryArray) -> dict[str, pa.Array]:
         """Own keys as the columns that sinks get, by name."""

@@ -23,6 +23,7 @@ from holdfast.stores.formats.cells import unpack_many
 from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.layouts.areas import EXPIRY_AREA, NOTE_AREA, SLICE_AREA
 from holdfast.stores.layouts.base import Changed, Counted, Layout, rows_in
+from holdfast.stores.layouts.key_ranges import beginnings_of
 from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced, split_sliced_keys
 from holdfast.stores.layouts.timed import AFTER_TIME, NotedNumber, TimedEntries
 from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, are_points, split_own_keys
@@ -73,6 +74,22 @@ class SessionLayout(WindowedLayout):
     """Sessions. One that is merged into another is deleted."""
 
     always_deletes = True
+
+    def event_times(self, changed: Changed) -> pa.Int64Array:
+        """The event times of sessions; that of a deleted one is the time of the session that it is part of now."""
+        gone = changed.gone.to_numpy(zero_copy_only=False)
+        times = changed.cells.timestamps
+        if not gone.any():
+            return times
+        parts = split_own_keys(self.spec, changed.keys)
+        keys = beginnings_of(self.spec, changed.keys).dictionary_encode().indices.to_numpy()
+        order = np.lexsort((gone, parts.starts, keys))
+        # In this order, the last session before a deleted one that isn't deleted. Sessions of a key are apart.
+        last = np.maximum.accumulate(np.where(gone[order], -1, np.arange(len(order))))
+        into = np.empty(len(order), dtype=np.int64)
+        into[order] = np.where(last < 0, order, order[last])
+        is_part = (keys[into] == keys) & (parts.ends[into] >= parts.ends)
+        return times.take(pa.array(into, mask=~is_part))
 
 
 def _moments(times: Times) -> pa.Array:
