@@ -10,7 +10,7 @@ newest version, and the batch is decided again: it is that version, or it become
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast import metrics
@@ -67,6 +67,19 @@ class BatchResult:
 
     tasks: list[TaskResult] = field(default_factory=list)
     records: dict[str, int] = field(default_factory=dict)
+    read: Mapping[str, Millis | None] = field(default_factory=dict)
+    """Source → the largest event time that it has read, of sources with records that no task may have seen."""
+
+    @property
+    def event_times(self) -> list[Mapping[str, int]]:
+        """The largest event times by source, of each task and of what was read."""
+        read = {source: time for source, time in self.read.items() if time is not None}
+        return [*(each.event_times for each in self.tasks if isinstance(each, TaskDone)), read]
+
+    @property
+    def arrived(self) -> set[str]:
+        """The sources that have had records."""
+        return {*self.read, *(source for source, number in self.records.items() if number)}
 
 
 ComputeTasks = Callable[[Step], BatchResult]
@@ -216,9 +229,7 @@ class Driver:
             previous=previous.id if previous else None,
             log=self._log.id,
             app=self._log.app.number,
-            clocks=self._event_clock.next(
-                previous, wall, [result.event_times for result in results], batch_result.records
-            ),
+            clocks=self._event_clock.next(previous, wall, batch_result.event_times, batch_result.arrived),
             spark=batch,
             segments={task: each.segments for task, each in written.items() if each.segments},
             counts=counts,

@@ -3,7 +3,7 @@
     games  ──────●────●──────●─────►  at 12:00
     chats  ──●───┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄►  at 11:05, silent for `idle_after`: it no longer holds the clock back
 
-Each source has a clock of its own, the largest event time accepted from it. A source that has had no record yet holds
+Each source has a clock of its own, the largest event time read from it. A source that has had no record yet holds
 the app's clock where it is, until it is idle too. Idleness is measured by the wall clock of the commits, so it is the
 same for every reader of the log. After a start every source has that long to send a record, since records that arrived
 while the app was down come with one of the next batches. No clock goes back: records of a source that was idle may be
@@ -27,18 +27,18 @@ class EventClock:
     """When this driver started, by the wall clock. While no driver ran, no record was read."""
 
     def next(
-        self, previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]], records: Mapping[str, int]
+        self, previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]], arrived: Collection[str]
     ) -> Clocks:
         """The clocks of the next commit. `seen` are the largest event times by source, per task.
 
-        `records` says how many records each source had. A source that the app no longer has doesn't hold others back.
+        `arrived` are the sources that had records. A source that the app no longer has doesn't hold others back.
         """
         before = previous.clocks if previous else Clocks(wall=wall, event=None, sources={})
         clocks = {name: time for name, time in before.sources.items() if name in self.sources}
         for times in seen:
             for source, time in times.items():
                 clocks[source] = max(clocks.get(source, time), time)
-        last = {name: wall if records.get(name) else before.last_records.get(name, wall) for name in self.sources}
+        last = {name: wall if name in arrived else before.last_records.get(name, wall) for name in self.sources}
         event = self._slowest(clocks, last, wall)
         if before.event is not None:
             event = before.event if event is None else max(event, before.event)

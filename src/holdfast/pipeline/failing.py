@@ -104,7 +104,8 @@ def readers_of(subtopology: SubTopology, planner: Planner) -> list[Reader]:
         else ()
     )
     branches = subtopology.stream.branches
-    return [Reader(planner, branch, check, is_merged=len(branches) > 1) for branch in branches]
+    timestamp = subtopology.stream.timestamp
+    return [Reader(planner, each, check, is_merged=len(branches) > 1, timestamp=timestamp) for each in branches]
 
 
 def without_failed(

@@ -23,6 +23,7 @@ from holdfast.pipeline.task_columns import DEAD, MICROS, TIME
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.plain_frames import local_session
 from holdfast.topology.stream import SOURCE
+from holdfast.words import Millis
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -85,12 +86,23 @@ def times_of(stream: Stream, records: pa.Table) -> dict[str, pa.Array]:
     """The event times in milliseconds and in microseconds, and in a merged stream those of each source."""
     if stream.timestamp is None:
         return {}
-    micros = whole(records[stream.timestamp]).cast(pa.timestamp("us")).cast(pa.int64())
+    micros = micros_of(records, stream.timestamp)
     times = {TIME: millis_of(micros), MICROS: micros}
     if len(stream.branches) > 1:
         for source, name in clocks_of(stream):
             times[name] = pc.if_else(pc.equal(whole(records[SOURCE]), source), times[TIME], pa.scalar(None, pa.int64()))
     return times
+
+
+def latest(records: pa.Table, timestamps: Sequence[str], limit: int) -> Millis | None:
+    """The largest event time up to a limit, in milliseconds; None if there is none."""
+    times = (millis_of(micros_of(records, name)) for name in timestamps)
+    found = (pc.max(each.filter(pc.less_equal(each, limit))).as_py() for each in times)
+    return max((Millis(time) for time in found if time is not None), default=None)
+
+
+def micros_of(records: pa.Table, timestamp: str) -> pa.Array:
+    return whole(records[timestamp]).cast(pa.timestamp("us")).cast(pa.int64())
 
 
 def millis_of(micros: pa.Array) -> pa.Array:

@@ -20,14 +20,24 @@ from holdfast.pipeline.checking import free
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
 from holdfast.pipeline.failing import LettersWork, can_fail, readers_of, stop_for, without_failed
-from holdfast.pipeline.local_records import LocalRows, holds
+from holdfast.pipeline.local_records import LocalRows, holds, latest
 from holdfast.pipeline.planners import planner_of
 from holdfast.pipeline.planning import Planner, Sealed
 from holdfast.pipeline.processing_task import ProcessingWork, Watch, unwatched
 from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, show_ids
 from holdfast.pipeline.results import TaskDone, TaskResult, decode, encode
 from holdfast.pipeline.sealed import sealed_table
-from holdfast.pipeline.source_readers import Origin, Reader, Steps, applied, reporting_first, shared_steps, used_of
+from holdfast.pipeline.source_readers import (
+    Origin,
+    Reader,
+    SourceClock,
+    Steps,
+    applied,
+    in_query,
+    reporting_first,
+    shared_steps,
+    used_of,
+)
 from holdfast.pipeline.spark_errors import concerns_data
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.task import Limits
@@ -36,12 +46,13 @@ from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.partition import partitions_of
 from holdfast.topology.outputs import DerivedOutput
+from holdfast.topology.parsing import UNREADABLE
 from holdfast.topology.plain_frames import arrow_schema, local_session, static_table
 from holdfast.topology.processor import OnError
 from holdfast.topology.steps import PlainStep
 from holdfast.topology.stream import SOURCE
 from holdfast.topology.topology import Source, StaticRows
-from holdfast.words import TaskId
+from holdfast.words import Millis, TaskId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +72,7 @@ class LocalTasks:
         self.partitions, self.static, self.watch = limits.partitions, static, watch
         self.planners: list[tuple[SubTopology, Planner]] = [(each, planner_of(each, limits)) for each in subtopologies]
         self.outputs = {output.name: output for each in subtopologies for output in each.outputs}
-        self.inline_limit = limits.inline_limit
+        self.inline_limit, self.max_ahead_millis = limits.inline_limit, limits.max_ahead_millis
         self.readers = {planner: readers_of(each, planner) for each, planner in self.planners}
         by_origin: dict[Origin, list[Reader]] = {}
         for reader in (reader for own in self.readers.values() for reader in own):
@@ -69,6 +80,12 @@ class LocalTasks:
         self.of_source = {origin: own for origin, own in by_origin.items() if isinstance(origin, Source)}
         self.used = {source: {name for each in own for name in each.read} for source, own in self.of_source.items()}
         """The columns that the app uses of each source."""
+        self.clocks = {
+            source: SourceClock.of(
+                source.frame, in_query(source.frame, shared_steps([each.steps for each in own])), own
+            )
+            for source, own in self.of_source.items()
+        }
         self.first = {reader: others for own in by_origin.values() for reader, others in reporting_first(own).items()}
 
     def compute(self, batch: Mapping[str, pa.Table], step: Step, log: Log, state: StateOf) -> BatchResult:
@@ -78,7 +95,7 @@ class LocalTasks:
             for source in self.of_source
         }
         version = _LocalVersion(self, step, log, state, records)
-        return BatchResult(version.run(), version.counts())
+        return BatchResult(version.run(), version.counts(), version.read())
 
     def compute_idle(self, due: Collection[str], step: Step, log: Log, state: StateOf) -> BatchResult:
         """The results of a version without a batch."""
@@ -150,6 +167,16 @@ class _LocalVersion:
         for source, readers in self.tasks.of_source.items():
             shared = shared_steps([reader.steps for reader in readers])
             found[source.name] = count_after(self.batch[source], shared)
+        return found
+
+    def read(self) -> dict[str, Millis | None]:
+        """The largest event time of each source that has read records."""
+        found = dict[str, Millis | None]()
+        for source, clock in self.tasks.clocks.items():
+            if clock.times and (records := self.batch[source]).num_rows:
+                steps = self.tasks.of_source[source][0].steps[: clock.anew]
+                records = after(records, steps) if steps else readable(records)
+                found[source.name] = latest(records, clock.times, self.step.wall + self.tasks.max_ahead_millis)
         return found
 
     def _run_tasks(self, subtopology: SubTopology, planner: Planner, rows: LocalRows | None) -> None:
@@ -286,6 +313,11 @@ def _numbered_frame(table: pa.Table) -> DataFrame:
     """The records with hidden numbers, as an RDD: Spark's optimizer would compute what fails for a local table."""
     numbered = table.append_column(RECORD_ID, pa.array(np.arange(table.num_rows)))
     return hide_ids(local_session().createDataFrame(numbered).localCheckpoint())
+
+
+def readable(records: pa.Table) -> pa.Table:
+    """The records of a source without texts that could not be read."""
+    return records.filter(records[UNREADABLE].is_null()) if UNREADABLE in records.column_names else records
 
 
 def count_after(table: pa.Table, steps: Steps) -> int:

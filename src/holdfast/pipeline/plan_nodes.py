@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql import DataFrame
 
@@ -15,6 +15,13 @@ Node: TypeAlias = Any
 
 SparkExpression: TypeAlias = Any
 """An expression of a logical plan, in the JVM."""
+
+
+_KEEPING: Final = {"Project", "SubqueryAlias"}
+_STATELESS: Final = _KEEPING | {
+    *("Filter", "Generate", "Sample", "EventTimeWatermark"),
+    *("MapInPandas", "MapInArrow", "Sort", "Repartition", "RepartitionByExpression"),
+}
 
 
 def items(sequence: Any) -> list[Any]:
@@ -33,6 +40,35 @@ def nodes_above(frame: DataFrame, derived: DataFrame) -> list[Node] | None:
             return None
         node = children.apply(0)
     return found
+
+
+def keeps_rows(frame: DataFrame, derived: DataFrame) -> bool:
+    """Whether `derived` has one row per row of the frame."""
+    nodes = nodes_above(frame, derived)
+    return nodes is not None and all(str(node.nodeName()) in _KEEPING for node in nodes)
+
+
+def is_stateless(frame: DataFrame, derived: DataFrame) -> bool:
+    """Whether `derived` is the same rows batch by batch as in a streaming query: it needs nothing of former batches."""
+    nodes = nodes_above(frame, derived)
+    return nodes is None or all(str(node.nodeName()) in _STATELESS for node in nodes)
+
+
+def is_same_column(frame: DataFrame, derived: DataFrame, name: str) -> bool:
+    """Whether the column of this name is the frame's, and not computed anew."""
+    wanted = _number_of(derived, name)
+    for node in reversed(nodes_above(frame, derived) or []):
+        for each in items(node.projectList()) if node.nodeName() == "Project" else ():
+            if each.exprId().id() == wanted and each.nodeName() == "Alias":
+                of = each.children().apply(0)
+                wanted = of.exprId().id() if of.nodeName() == "AttributeReference" else None
+    return wanted is not None and wanted == _number_of(frame, name)
+
+
+def _number_of(frame: DataFrame, name: str) -> int | None:
+    """The number that Spark has given to a column."""
+    found = (each.exprId().id() for each in items(frame._jdf.logicalPlan().output()) if each.name() == name)
+    return next(found, None)
 
 
 def on_top(node: Node, frame: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
+from holdfast.pipeline.clock_columns import ReadTimes
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.failing import readers_of
 from holdfast.pipeline.foreign_key_plan import ForeignKeyJoinPlanner, IndexPlanner, LinksPlanner
@@ -46,6 +47,7 @@ from holdfast.topology.table_joins import TableTableJoin
 from holdfast.topology.tables import Changelog
 from holdfast.topology.topology import OutputOf, Source
 from holdfast.topology.windowing import WindowedAggregation
+from holdfast.words import Millis
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,8 +133,10 @@ class BatchTasks:
         self._of_sources = {origin: own for origin, own in readers.items() if isinstance(origin, Source)}
         self._names, self._former = sources, former
         self.failures = {planner: FailureMemory() for planner in self.readers}
+        self.unseen = {source: FailureMemory() for source in self._of_sources}
+        """Whether the tasks of a source's witnesses are expected to miss records of it."""
         self.reports = {planner: FailureMemory() for planner in self.readers}
-        self.inline_limit = limits.inline_limit
+        self.inline_limit, self.max_ahead_millis = limits.inline_limit, limits.max_ahead_millis
         self._first = {reader: first for own in readers.values() for reader, first in reporting_first(own).items()}
         self.stages = {stage[0]: stage for stage in stages_of(self._places())}
         self.beside = {name for stage in self.stages.values() for name in stage if {*self._sealed_by(name)} & {*stage}}
@@ -142,7 +146,7 @@ class BatchTasks:
 
     def _read_sources(self, *, checked: bool) -> None:
         self.sources = {source: SourceReaders(source, own, checked=checked) for source, own in self._of_sources.items()}
-        selected = {**self._former, **{source.name: readers.selected for source, readers in self.sources.items()}}
+        selected = {**self._former, **{source.name: readers.query for source, readers in self.sources.items()}}
         self._union = TaggedUnion([(name, selected[name]) for name in self._names])
 
     def check_steps(self) -> None:
@@ -218,23 +222,51 @@ class BatchTasks:
         """The results of all tasks of this version. `batch` has the rows of `query_frame`."""
         with spark_errors():
             self._configure(batch.sparkSession)
-        several = sum(len(readers.readers) for readers in self.sources.values()) > 1
-        if several:
-            # Each reader has a Spark task per partition of the batch, and a union of sources has as many as they all.
-            batch = batch.coalesce(batch.sparkSession.sparkContext.defaultParallelism).persist()
+        times = self._times(batch, step)
+        read = times.batch
+        selected: dict[Source, DataFrame] = {}
         try:
             with spark_errors():
-                selected = {source: self._union.of_source(batch, source.name) for source in self.sources}
-                version = SparkVersion(self, batch.sparkSession, step, locations, selected, batch=batch)
-                return BatchResult(version.run(), version.records())
+                read = self._kept(read, if_=self._several and self._union.is_tagged)
+                for source, readers in self.sources.items():
+                    records = readers.of_batch(self._union.of_source(read, source.name))
+                    often = self._several if not self._union.is_tagged else readers.computes_once
+                    selected[source] = self._kept(records, if_=often)
+                rows = read if self._union.is_tagged else next(iter(selected.values()), read)
+                version = SparkVersion(self, batch.sparkSession, step, locations, selected, batch=rows, times=times)
+                return BatchResult(version.run(), version.records(), version.read())
         except SparkRefused as error:
             if concerns_data(error.__cause__) and any(each.can_be_checked for each in self.sources.values()):
                 raise FailedInQuery(str(error)) from error.__cause__
             raise
         finally:
-            if batch.is_cached:
+            for each in {id(frame): frame for frame in (read, *selected.values()) if frame.is_cached}.values():
                 with spark_errors():
-                    batch.unpersist()
+                    each.unpersist()
+
+    @property
+    def _several(self) -> bool:
+        """Whether the records of a batch are read more than once."""
+        return sum(len(readers.readers) for readers in self.sources.values()) > 1
+
+    @staticmethod
+    def _kept(frame: DataFrame, *, if_: bool) -> DataFrame:
+        # Each reader has a Spark task per partition of the batch, and a union of sources has as many as they all.
+        return frame.coalesce(frame.sparkSession.sparkContext.defaultParallelism).persist() if if_ else frame
+
+    def _times(self, batch: DataFrame, step: Step) -> ReadTimes:
+        """The times of sources of which no task sees all records, read in the same pass."""
+        wanted = {
+            source.name: readers.time_columns(self._union.tag(source.name))
+            for source, readers in self.sources.items()
+            if readers.times and (len(readers.witnesses) < len(readers.times) or self.unseen[source].expected)
+        }
+        with spark_errors():
+            return ReadTimes(batch, wanted, self.latest(step))
+
+    def latest(self, step: Step) -> Millis:
+        """The latest event time that moves a clock in a version."""
+        return Millis(step.wall + self.max_ahead_millis)
 
     def _configure(self, session: SparkSession) -> None:
         configure(session, {**_BATCH, **self.arrow, "spark.sql.shuffle.partitions": str(self.partitions)})

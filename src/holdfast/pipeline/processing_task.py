@@ -264,7 +264,7 @@ class ProcessingTask:
         return DEAD_PART, self.work.name, pa.table({"letter": letters, "times": times})
 
     def _failed(self, chunk: pa.Table, failed: Mapping[int, str]) -> list[Part]:
-        """Counts records that failed, or makes dead letters of them. They move no clock."""
+        """Counts records that failed, or makes dead letters of them."""
         if self.work.on_error == "skip":
             self.tally.add(of_skipped(self.work.name), len(failed))
             return []

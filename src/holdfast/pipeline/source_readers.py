@@ -4,6 +4,9 @@ The streaming query applies the stateless steps that all readers share and selec
 Spark reads nothing else from the source. A source's records are counted after those steps, so a `flat_map` isn't one of
 them: a record is counted once, however many records it becomes.
 
+The clock of a source is that of what it has read, so shared steps that leave records out are applied to each batch,
+after its times were read. Only a step that computes the event time anew, and those before it, come first.
+
 A dead letter has the columns that any reader of its source uses. For the others, a reader selects its own columns.
 
 An unusable record is reported once: of the readers that get it and can't use it, after whatever steps, the one that was
@@ -17,20 +20,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.checking import not_row_by_row
+from holdfast.pipeline.clock_columns import TimeColumns
 from holdfast.pipeline.column_pruning import columns_used
 from holdfast.pipeline.local_records import name_in
+from holdfast.pipeline.plan_nodes import is_same_column, is_stateless, keeps_rows
 from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.frames import is_repeatable
-from holdfast.topology.plain_frames import PlainFrame
+from holdfast.topology.plain_frames import PlainFrame, spark_frame
 from holdfast.topology.steps import Computed, FlatMap, PlainStep
 from holdfast.topology.stream import SOURCE
-from holdfast.topology.topology import OutputOf, Source, StaticRows
+from holdfast.topology.topology import OutputOf, Source, StaticRows, after_step
 
 Origin = Source | OutputOf | StaticRows
 
@@ -52,6 +57,8 @@ class Reader:
     """What the operator computes of a record, as a step that can be checked."""
     is_merged: bool = False
     """Whether its records are merged with those of other branches."""
+    timestamp: str | None = None
+    """The column of its event times."""
 
     @property
     def steps(self) -> Steps:
@@ -117,10 +124,18 @@ class SourceReaders:
         self._using_all: dict[Reader, bool] = {}
         shared = shared_steps([reader.steps for reader in readers])
         self._shared = in_query(source.frame, shared, checked=checked)
+        clock = SourceClock.of(source.frame, self._shared, readers)
+        self.times = clock.times
+        """The columns with the event times by which the clock of the source moves."""
+        self.witnesses = clock.witnesses
+        self._late = self._shared[clock.after :]
+        """The shared steps that are applied to each batch."""
         counting = min(readers, key=lambda reader: len(reader.steps))
         self.counting = counting if len(counting.steps) == len(shared) else None
         """A reader that gets all records of the source."""
         self.selected = self._selected(applied(source.frame, self._shared), whole=source.whole_dead_letters)
+        """The records after the shared steps."""
+        self.query = self._queried(applied(source.frame, self._shared[: clock.after])) if self._late else self.selected
         """What the streaming query reads of this source."""
 
     @property
@@ -129,22 +144,39 @@ class SourceReaders:
         kept = in_query(self._source.frame, self._shared, checked=True)
         return len(kept) < len(self._shared) and is_row_by_row(self._source.frame, self._shared)
 
+    def time_columns(self, tag: str | None = None) -> TimeColumns:
+        return TimeColumns(self.times, self._source.parse is not None, tag)
+
+    @property
+    def computes_once(self) -> bool:
+        """Whether the rows of `of_batch` have to be kept: several readers share its steps, or they may differ."""
+        return bool(self._late) and (len(self.readers) > 1 or not self.readers[0].repeatable)
+
+    def of_batch(self, records: DataFrame) -> DataFrame:
+        """The records of a batch of `query` after the shared steps."""
+        return self._chosen(applied(records, self._late)) if self._late else records
+
+    def _queried(self, frame: DataFrame) -> DataFrame:
+        """The frame with the columns that the steps of each batch, and the clock, use."""
+        if self._source.whole_dead_letters:
+            return frame
+        used = columns_used(frame.sparkSession, frame.schema, lambda df: self._chosen(applied(df, self._late)))
+        return with_nulls(frame, {*used, *self.times})
+
     def _selected(self, shared: DataFrame, *, whole: bool) -> DataFrame:
         """The frame with the columns that the readers use."""
         self.unread, self.used = set[str](), set(shared.columns)
-        if whole:
+        if not whole:
+            self.used = {name for reader in self.readers for name in self._used(shared, reader)}
+            self.unread = {name for name in shared.columns if name not in self.used}
+        return self._chosen(shared)
+
+    def _chosen(self, shared: DataFrame) -> DataFrame:
+        if not self.unread:
             return shared
-        self.used = used = {name for reader in self.readers for name in self._used(shared, reader)}
-        self.unread = {name for name in shared.columns if name not in used}
         if all(len(reader.steps) == len(self._shared) for reader in self.readers):
-            return shared.select(*(quoted(name) for name in shared.columns if name in used))
-        # A later step may name a column that nothing uses in the end. It is null there, and isn't read.
-        return shared.select(
-            *(
-                F.col(quoted(field.name)) if field.name in used else F.lit(None).cast(field.dataType).alias(field.name)
-                for field in shared.schema.fields
-            )
-        )
+            return shared.select(*(quoted(name) for name in shared.columns if name in self.used))
+        return with_nulls(shared, self.used)
 
     def _used(self, shared: DataFrame, reader: Reader) -> list[str]:
         own = reader.steps[len(self._shared) :]
@@ -161,6 +193,66 @@ class SourceReaders:
     def own_steps(self, reader: Reader) -> Steps:
         """The steps of a reader after those of the streaming query."""
         return reader.steps[len(self._shared) :]
+
+
+class SourceClock(NamedTuple):
+    """Where the event times of a source's records are read."""
+
+    anew: int
+    """How many of the shared steps come before the times are final: none, unless one computes them anew."""
+    after: int
+    """The same and the steps that follow and keep all records: those of the streaming query."""
+    times: list[str]
+    """The columns with the times. A reader whose own steps compute its times anew moves the clock by its tasks."""
+    witnesses: dict[str, Reader]
+    """For each of them, a reader whose tasks see all records; none where steps leave some out."""
+
+    @classmethod
+    def of(cls, frame: DataFrame, shared: Steps, readers: Sequence[Reader]) -> SourceClock:
+        """`shared` are the first steps of all readers."""
+        timed = {reader: reader.timestamp for reader in readers if reader.timestamp is not None}
+        effects, later = _effects(frame, shared, {*timed.values()})
+        anew = max((n for n, each in enumerate(effects, 1) if not each.can_wait), default=0) if timed else len(shared)
+        after = next((n for n in range(anew, len(shared)) if not effects[n].keeps_rows), len(shared))
+        times, witnesses = list[str](), dict[str, Reader]()
+        for reader, name in timed.items():
+            own, _ = _effects(later, reader.steps[len(shared) :], {name})
+            if all(each.keeps_times for each in own):
+                times.append(name)
+                if after == len(shared) and all(each.keeps_rows for each in own):
+                    witnesses.setdefault(name, reader)
+        return cls(anew, after, list(dict.fromkeys(times)), witnesses)
+
+
+class _Effect(NamedTuple):
+    """What a step does to the records that it gets."""
+
+    keeps_rows: bool
+    """Whether it gives one record per record."""
+    keeps_times: bool
+    is_stateless: bool
+    """Whether it does the same in a batch as in the streaming query."""
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether it may be applied after the times were read."""
+        return self.keeps_times and self.is_stateless
+
+
+def _effects(frame: DataFrame, steps: Steps, names: Collection[str]) -> tuple[list[_Effect], DataFrame]:
+    """The effects of these steps on records with these event times, and the records after them."""
+    found: list[_Effect] = []
+    for step in steps:
+        derived = after_step(frame, step)
+        if isinstance(step, PlainStep):
+            keeps_times = all(name in step.reads({name}) for name in names)
+            found.append(_Effect(step.keeps_records, keeps_times, is_stateless=True))
+        else:
+            given = spark_frame(frame)
+            keeps_times = all(is_same_column(given, derived, name) for name in names)
+            found.append(_Effect(keeps_rows(given, derived), keeps_times, is_stateless(given, derived)))
+        frame = derived
+    return found, frame
 
 
 def reporting_first(readers: Sequence[Reader]) -> dict[Reader, list[Reader]]:
@@ -204,9 +296,9 @@ def in_query(frame: DataFrame, steps: Steps, *, checked: bool = False) -> Steps:
     if not any(isinstance(step, Computed) and (checked or step.on_error != "fail") for step in steps):
         return steps
     for n, step in enumerate(steps):
-        derived = step(frame)
+        derived = after_step(frame, step)
         is_checked = isinstance(step, Computed) and (checked or step.on_error != "fail")
-        if is_checked and not_row_by_row(frame, derived) is None:
+        if is_checked and not_row_by_row(spark_frame(frame), derived) is None:
             return steps[:n]
         frame = derived
     return steps
@@ -220,6 +312,16 @@ def is_row_by_row(frame: DataFrame, steps: Steps) -> bool:
             return False
         frame = derived
     return True
+
+
+def with_nulls(frame: DataFrame, used: Collection[str]) -> DataFrame:
+    """The frame with null in the columns that aren't used: a later step may name one, but nothing reads it."""
+    return frame.select(
+        *(
+            F.col(quoted(field.name)) if field.name in used else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in frame.schema.fields
+        )
+    )
 
 
 def applied(frame: DataFrame, steps: Steps) -> DataFrame:

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from holdfast.pipeline.checking import free
+from holdfast.pipeline.clock_columns import ReadTimes, read_times
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.due import must_run
 from holdfast.pipeline.failing import LETTER, Failed, LettersWork, advice, can_fail, stop_for
@@ -24,7 +25,7 @@ from holdfast.pipeline.job_order import planning, run_in_order, running, with_se
 from holdfast.pipeline.planning import Planner, SealedTaskRows, TaskRows, collect, in_short, with_tasks
 from holdfast.pipeline.reader_records import ReaderRecords
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
+from holdfast.pipeline.results import SKIPPED, FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.sealed import sealed_frame
 from holdfast.pipeline.source_readers import Origin, Reader, SourceReaders
 from holdfast.pipeline.spark_errors import SparkRefused, concerns_data
@@ -61,6 +62,7 @@ class SparkVersion:
     """The records of each source. Empty in a version without a batch."""
     due: Collection[str] = ()
     batch: DataFrame | None = None
+    times: ReadTimes | None = None
     results: dict[Planner, list[TaskResult]] = field(default_factory=dict)
     letters: list[TaskResult] = field(default_factory=list)
     """Of the tasks that wrote the letters of failed records."""
@@ -245,6 +247,27 @@ class SparkVersion:
         """How many records each source had."""
         return {source.name: self._count(source, readers) for source, readers in self.tasks.sources.items()}
 
+    def read(self) -> dict[str, Millis | None]:
+        """The largest event time of each source that has read records, where tasks may not have seen all of them."""
+        assert self.times is not None
+        found = self.times.found()
+        for source, readers in self.tasks.sources.items():
+            if not readers.witnesses:
+                continue
+            missed = any(self._missed(reader.planner) for reader in readers.witnesses.values())
+            self.tasks.unseen[source].saw(failed=missed)
+            if missed and not self.times.noted(source.name):
+                # The first time: later ones are noted. As long as a count of the same records.
+                found |= read_times(
+                    self.selected[source], source.name, readers.time_columns(), self.tasks.latest(self.step)
+                )
+        return found
+
+    def _missed(self, planner: Planner) -> bool:
+        """Whether the tasks of a planner have not seen the times of all records: some were unusable, or failed."""
+        aside = planner in self.left_out or planner in self.checked
+        return aside or has_failed_records(self.results.get(planner, ()))
+
     def _count(self, source: Source, readers: SourceReaders) -> int:
         if (counting := self._counting(source, readers)) is not None:
             done = [each for each in self.results.get(counting, []) if isinstance(each, TaskDone)]
@@ -341,6 +364,12 @@ class SparkVersion:
 def _results_of(subtopology: SubTopology, done: Sequence[StageDone]) -> list[TaskResult]:
     """The results of one sub-topology's tasks."""
     return [each for own in done for each in own.tasks if TaskId.parse(each.task).subtopology == subtopology.number]
+
+
+def has_failed_records(results: Sequence[TaskResult]) -> bool:
+    """Whether records were dead letters, or failed and were skipped."""
+    done = (each for each in results if isinstance(each, TaskDone))
+    return any(name.partition("/")[0] in ("dead", SKIPPED) for each in done for name in each.counts)
 
 
 def has_dead_letters(results: Sequence[TaskResult]) -> bool:

@@ -34,8 +34,16 @@ class TaggedUnion:
         ]
         return frame.select(*structs)
 
+    @property
+    def is_tagged(self) -> bool:
+        return len(self._columns) > 1
+
+    def tag(self, source: str) -> str | None:
+        """The struct of a source's columns; None if there is only one source."""
+        return self._columns[source] if self.is_tagged else None
+
     def of_source(self, batch: DataFrame, source: str) -> DataFrame:
         """The rows of one source."""
-        if len(self._columns) == 1:
+        if not self.is_tagged:
             return batch
         return batch.where(F.col(self._columns[source]).isNotNull()).select(f"{self._columns[source]}.*")

@@ -187,7 +187,7 @@ def _literal(text: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Readable(PlainStep):
-    """Keeps the records that could be read, without the columns that say so."""
+    """Keeps all records: what could be read, without the columns that say so."""
 
     def __call__(self, df: DataFrame) -> DataFrame:
         return df.where(f"{UNREADABLE} IS NULL").drop(TEXT, UNREADABLE)

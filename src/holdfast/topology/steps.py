@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 class PlainStep(ABC):
     """A stateless step that can be applied to Arrow columns as well as to a DataFrame."""
+
+    keeps_records: ClassVar[bool] = True
+    """Whether it gives one record per record."""
 
     @abstractmethod
     def __call__(self, df: DataFrame) -> DataFrame: ...
@@ -159,6 +162,7 @@ class Computed:
 class HasValue(Filter, PlainStep):
     """Keeps the records whose column is not null."""
 
+    keeps_records = False
     column: str
 
     @classmethod

@@ -82,11 +82,14 @@ class Branch:
 
     def after(self, step: StatelessStep) -> Branch:
         """The branch with one more step."""
-        if isinstance(self.frame, PlainFrame) and isinstance(step, PlainStep):
-            frame = cast("DataFrame", step.plain(self.frame))
-        else:
-            frame = step(spark_frame(self.frame))
-        return Branch(self.origin, frame, (*self.steps, step))
+        return Branch(self.origin, after_step(self.frame, step), (*self.steps, step))
+
+
+def after_step(frame: DataFrame, step: StatelessStep) -> DataFrame:
+    """The columns and types after a step. Needs no Spark where neither the frame nor the step does."""
+    if isinstance(frame, PlainFrame) and isinstance(step, PlainStep):
+        return cast("DataFrame", step.plain(frame))
+    return step(spark_frame(frame))
 
 
 class Operator(ABC):
