@@ -1,5 +1,6 @@
 """Sub-topologies after sub-topologies, on real Spark: re-keyed in the same version."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.sinks.builtin import Memory
+from holdfast.testing import TestDriver, records
 from tests.apps import NOON, entries_of, game, read, settings, write
 
 pytestmark = pytest.mark.spark
@@ -79,3 +81,58 @@ def test_a_derived_stream_needs_known_columns(spark: SparkSession, tmp_path: Pat
     other = stream.group_by().aggregate(n=hf.count()).store("other")
     with pytest.raises(TopologyError, match="no column 'm'"):
         other.to_stream().key_by("m")
+
+
+class FailsForEight(hf.Processor):
+    seen = hf.KeyValueStore("eights", value=int)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.seen[key] = 1 // (event.points - 8)
+
+
+def set_aside(stream: hf.Stream, late: hf.Sink) -> None:
+    """Sub-topologies that set records of derived streams aside: late, without a key, and failing."""
+    rows = stream.group_by().aggregate(points=hf.last("points")).store("latest").to_stream()
+    rows.group_by().window(hf.tumbling("10s")).count().store("windows").late.sink(late)
+    named = rows.with_column("name", "IF(points = 7, NULL, player)").key_by("name")
+    named.join(named, within=hf.join_window("10s"), prefix="other_", name="pairs")
+    rows.process(FailsForEight, on_error="dead_letter")
+    failing = rows.on_error("dead_letter").with_column("n", "CAST(IF(points = 9, 'x', '1') AS int)")
+    failing.group_by().aggregate(n=hf.sum("n")).store("numbers")
+
+
+SET_ASIDE = [
+    [game("ann", 1, NOON)],
+    [game(name, points, NOON + timedelta(minutes=5)) for name, points in (("bob", 7), ("cid", 8), ("dan", 9))],
+    [game("ann", 2, NOON + timedelta(seconds=1))],
+]
+
+
+def check_set_aside(late: list[Any], letters: list[Any]) -> None:
+    assert late == [{"player": "ann", "points": 2}]
+    records = [(str(letter["reason"]).partition(" ")[0], letter["record"]) for letter in letters]
+    assert ("FailsForEight.process()", {"player": "cid", "points": 8}) in records
+    assert ("with_column('n',", {"player": "dan", "points": 9}) in records
+    shown = {name for reason, record in records if reason == "no" for name in record}
+    assert shown and not shown & {"_time", "_task", "_row"}
+
+
+def test_late_records_and_dead_letters_have_no_internal_columns(spark: SparkSession, tmp_path: Path) -> None:
+    for number, batch in enumerate(SET_ASIDE):
+        write(tmp_path / "input", number, batch)
+    late, letters = Memory(), Memory()
+    app = hf.App("aside", settings=settings(tmp_path), spark=spark)
+    set_aside(app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at"), late)
+    app.dead_letters(letters)
+    with app:
+        app.process_all_available()
+    check_set_aside(late.rows(), [{**row, "record": json.loads(str(row["record"]))} for row in letters.rows()])
+
+
+def test_in_a_test_driver_they_have_none_either(spark: SparkSession) -> None:
+    app = hf.App("aside")
+    set_aside(app.stream(records("player string, points long, at timestamp"), key="player", timestamp="at"), Memory())
+    driver = TestDriver(app)
+    for batch in SET_ASIDE:
+        driver.pipe("main", batch)
+    check_set_aside(driver.output("windows/late"), driver.dead_letters())

@@ -60,7 +60,7 @@ from holdfast.pipeline.sealed import SealedInput
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, MICROS, OF_SOURCE, ROWS, TIME, BatchPlan, TaskColumns, number_of
-from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, is_unusable, not_utf8, quoted
+from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, is_unusable, not_utf8, quoted, shown_of
 from holdfast.pipeline.worker import TaskWork
 from holdfast.stores.access import Now
 from holdfast.topology.aggregates import Function
@@ -114,7 +114,7 @@ class AggregationPlanner:
 
     def local(self, records: pa.Table, step: Step) -> LocalRows:
         columns = self._columns[BatchPlan.WITH_DEAD_LETTERS]
-        dead = dead_letters(self.unusable(step.wall), records)
+        dead = dead_letters(self.unusable(step.wall), records, self._subtopology.stream.hidden)
         return LocalRows(
             LocalAggregation(self._subtopology, columns, partials_of).rows(records, dead, step), columns.keys
         )
@@ -268,7 +268,7 @@ class AggregationFrames:
         Spark's aggregation shuffles by key itself, except where `is_by_key` is false: then `shuffle` adds a shuffle.
         """
         with _ansi(records.sparkSession):
-            frame = records.select(*self._columns(step, plan))
+            frame = records.select(*self._columns(records, step, plan))
             if plan is BatchPlan.RAW:
                 return frame.repartition(self._partitions, *self.keys)
             frame = frame.groupBy(*self._groups(plan)).agg(*self._aggregates)
@@ -290,14 +290,15 @@ class AggregationFrames:
     def unusable(self, wall: Millis) -> list[Case]:
         return [*cases_of(self._fields, self._stream.timestamp, wall, self._max_ahead_millis), *self._not_utf8]
 
-    def _columns(self, step: Step, plan: BatchPlan) -> list[Column]:
+    def _columns(self, records: DataFrame, step: Step, plan: BatchPlan) -> list[Column]:
         """The input columns. An unusable record has a value in `_dead`, or no key in a plan without that column."""
         cases = self.unusable(step.wall)
         good = ~is_unusable(cases)
         if plan is BatchPlan.WITH_DEAD_LETTERS:
             # Otherwise a sum over many equal dead letters could overflow.
             values = [F.when(good, value).alias(name) for name, value in self._values[plan].items()]
-            return [*self._key, dead_letter(cases).alias(DEAD), *self._time[plan], *self._source, *values]
+            letter = dead_letter(cases, shown_of(records, self._stream.hidden))
+            return [*self._key, letter.alias(DEAD), *self._time[plan], *self._source, *values]
         key = [F.when(good, F.expr(quoted(f.name))).alias(f"k{n}") for n, f in enumerate(self._fields)]
         return [
             *key,

@@ -21,7 +21,7 @@ from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, TIME
-from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
+from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted, shown_of
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.joining import LEFT, RIGHT, StreamJoin, late_of
 
@@ -63,7 +63,8 @@ class JoinFrames:
         return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._texts]
 
     def rows(self, records: DataFrame, wall: Millis) -> DataFrame:
-        frame = records.select(*self._inputs, dead_letter(self.unusable(wall)).alias(DEAD))
+        letter = dead_letter(self.unusable(wall), shown_of(records, self._subtopology.stream.hidden))
+        frame = records.select(*self._inputs, letter.alias(DEAD))
         return frame.repartition(self._limits.partitions, *self.keys)
 
     def local(self, records: pa.Table, wall: Millis) -> LocalRows:
@@ -72,7 +73,7 @@ class JoinFrames:
         rows |= times_of(self._subtopology.stream, records)
         rows |= {name: whole(records[name]) for name in (LEFT, RIGHT)}
         rows[OF_SOURCE] = source_numbers(self.sources, records)
-        dead = dead_letters(self.unusable(wall), records)
+        dead = dead_letters(self.unusable(wall), records, self._subtopology.stream.hidden)
         return LocalRows(in_order(rows, dead, (), (*self.keys, TIME, OF_SOURCE, LEFT, RIGHT, DEAD)), self.keys)
 
 

@@ -119,9 +119,10 @@ class LocalAggregation:
         if not self._columns.late:
             return None
         assert isinstance(self._operator, WindowedAggregation)
+        shown = records.select([name for name in records.column_names if name not in self._stream.hidden])
         if not records.num_rows:
-            return pa.nulls(0, pa.struct(list(records.schema)))
-        structs = records.to_struct_array().combine_chunks()
+            return pa.nulls(0, pa.struct(list(shown.schema)))
+        structs = shown.to_struct_array().combine_chunks()
         times = times_of(self._stream, records)[TIME].to_numpy()
         late = may_be_late(self._operator.windows, times, step.event)
         return pc.if_else(pa.array(late), structs, pa.scalar(None, structs.type))

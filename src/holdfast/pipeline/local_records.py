@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -119,12 +119,13 @@ def positions_of(stream: Stream, records: pa.Table) -> dict[str, pa.Array]:
     return {f"s{n}": whole(records[column]) for n, column in enumerate(stream.position)}
 
 
-def dead_letters(cases: Sequence[Case], records: pa.Table) -> pa.Array:
-    """Null for a usable record, else JSON with the reason and the record."""
+def dead_letters(cases: Sequence[Case], records: pa.Table, hidden: Collection[str]) -> pa.Array:
+    """Null for a usable record, else JSON with the reason and the record, without hidden columns."""
+    shown = records.select([name for name in records.column_names if name not in hidden])
     letters: list[str | None] = [None] * records.num_rows
     for case in reversed(cases):  # the first case counts
         found = np.flatnonzero(holds(case, records))
-        rows = records.take(pa.array(found)).to_pylist() if len(found) else []
+        rows = shown.take(pa.array(found)).to_pylist() if len(found) else []
         for place, row in zip(found, rows, strict=True):
             letters[place] = letter(case.reason, row)
     return pa.array(letters, pa.string())

@@ -45,6 +45,7 @@ from holdfast.pipeline.task_columns import DEAD
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.partition import partitions_of
+from holdfast.topology.derived import hidden_of
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.parsing import UNREADABLE
 from holdfast.topology.plain_frames import arrow_schema, local_session, static_table
@@ -302,7 +303,9 @@ def checked(table: pa.Table, reader: Reader, cause: Exception) -> tuple[pa.Table
     """The records of a reader after its steps, and the letters of those that failed."""
     kept: list[DataFrame] = []
     try:
-        good, failed = without_failed(_numbered_frame(table), (*reader.steps, *reader.computed), kept)
+        good, failed = without_failed(
+            _numbered_frame(table), (*reader.steps, *reader.computed), kept, hidden_of([reader.branch.origin])
+        )
         stop_for(failed, cause)
         return _numbered_rows(good), [(each.on_error, each.letters.toArrow()) for each in failed]
     finally:

@@ -36,7 +36,7 @@ from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
-from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
+from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted, shown_of
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.processing import Processing
 from holdfast.topology.punctuation import fired
@@ -102,6 +102,7 @@ class ProcessingPlanner:
             clocks=clocks,
             position=tuple(position.items()),
             sources=counted_sources(stream),
+            hidden=stream.hidden,
         )
         checked = {field.name for field in subtopology.key.fields}
         texts = {name: frame.schema[name].dataType for name in event if name not in checked}
@@ -152,7 +153,7 @@ class ProcessingPlanner:
         rows |= times_of(stream, records)
         rows |= positions_of(stream, records)
         rows |= {name: whole(records[column]) for column, name in columns.position if column == SOURCE}
-        dead = dead_letters(self.unusable(step.wall), records)
+        dead = dead_letters(self.unusable(step.wall), records, stream.hidden)
         return LocalRows(in_order(rows, dead, self._order, self._carried), columns.keys)
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> ProcessingWork:
@@ -185,7 +186,8 @@ class ProcessingPlanner:
 
     def _partitioned(self, records: DataFrame, wall: Millis) -> DataFrame:
         """The records, partitioned by key and in order."""
-        frame = records.select(*self._inputs, dead_letter(self.unusable(wall)).alias(DEAD))
+        letter = dead_letter(self.unusable(wall), shown_of(records, self._subtopology.stream.hidden))
+        frame = records.select(*self._inputs, letter.alias(DEAD))
         frame = frame.repartition(self._limits.partitions, *self._columns.keys)
         return frame.sortWithinPartitions(*self._order) if self._order else frame
 

@@ -66,6 +66,8 @@ class RecordColumns:
     """The sources of a merged stream, whose records tasks count."""
     sharing: tuple[tuple[str, ...], ...] = ()
     """The events' columns of each processor that shares stores."""
+    hidden: frozenset[str] = frozenset()
+    """The columns in the stream that dead letters don't show."""
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,7 @@ class ProcessingTask:
         names = {column: name for code, used in own for column, name in zip(code.event.columns, used, strict=True)}
         names |= {field.name: name for field, name in zip(self.work.key.fields, self.work.columns.keys, strict=True)}
         names |= dict(self.work.columns.position)
+        names = {column: name for column, name in names.items() if column not in self.work.columns.hidden}
         rows = chunk.take(sorted(failed))
         records = zip(*(_shown(rows, name, self.work.columns) for name in names.values()), strict=True)
         letters = [

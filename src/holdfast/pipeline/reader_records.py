@@ -34,7 +34,7 @@ class ReaderRecords:
     checked: bool = False
     """Whether records for which a step fails are set apart."""
     unread: Collection[str] = ()
-    """The columns of the origin that have no values, since nothing uses them."""
+    """The columns of the origin that dead letters don't show: without values, or for a derived stream itself."""
     kept: list[DataFrame] = field(default_factory=list)
     """Gets the rows that Spark keeps to set records apart."""
     whole: bool = False

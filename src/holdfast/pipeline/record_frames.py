@@ -26,7 +26,7 @@ from holdfast.pipeline.planning import columns_of_records
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, TIME
-from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
+from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted, shown_of
 from holdfast.stores.formats.byte_columns import whole
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class RecordFrames:
 
     def rows(self, records: DataFrame, wall: Millis) -> DataFrame:
         """The records, partitioned by key and in order, also with the columns that they are ordered by."""
-        frame = records.select(*self._inputs, dead_letter(self.unusable(wall)).alias(DEAD))
+        letter = dead_letter(self.unusable(wall), shown_of(records, self._stream.hidden))
+        frame = records.select(*self._inputs, letter.alias(DEAD))
         if not self._shuffled:
             return frame.coalesce(self._limits.partitions)
         frame = frame.repartition(self._limits.partitions, *self.columns.keys)
@@ -107,6 +108,6 @@ class RecordFrames:
         rows = {**keys, **values, **times_of(self._stream, records), **positions_of(self._stream, records)}
         if self.columns.sources:
             rows[OF_SOURCE] = source_numbers(self.columns.sources, records)
-        dead = dead_letters(self.unusable(wall), records)
+        dead = dead_letters(self.unusable(wall), records, self._stream.hidden)
         order = self._order if self._shuffled else []
         return LocalRows(in_order(rows, dead, order, self.carried), self.columns.keys)

@@ -30,6 +30,7 @@ from holdfast.pipeline.sealed import sealed_frame
 from holdfast.pipeline.source_readers import Origin, Reader, SourceReaders
 from holdfast.pipeline.spark_errors import SparkRefused, concerns_data
 from holdfast.pipeline.stage_work import StageDone
+from holdfast.topology.derived import hidden_of
 from holdfast.topology.frames import unlogged
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.plain_frames import static_frame
@@ -331,7 +332,7 @@ class SparkVersion:
             self.tasks.steps(reader),
             self.step.wall,
             checked,
-            source.unread if source else (),
+            source.unread if source else hidden_of([origin]),
             self._kept,
             whole=source is not None and source.uses_all(reader),
             used=self.tasks.used(reader.planner),

@@ -7,10 +7,10 @@ The check takes about 30 ns per text in the JVM: up to 8 % of a batch of 1M reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from holdfast.stores.formats.keys import LONGEST_KEY
 from holdfast.stores.formats.types import Field
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _KEEP_NULLS = "map('ignoreNullFields', 'false')"
 BYTES = "_bytes"
@@ -152,26 +152,36 @@ def is_unusable(cases: Sequence[Case]) -> Column:
     return reduce(or_, others, F.expr(f"({sql})"))
 
 
-def dead_letter(cases: Sequence[Case]) -> Column:
+ALL_COLUMNS: Final = ("*",)
+
+
+def shown_of(records: DataFrame, hidden: Collection[str]) -> Sequence[str]:
+    """The columns that late records and dead letters show."""
+    return [quoted(name) for name in records.columns if name not in hidden] if hidden else ALL_COLUMNS
+
+
+def dead_letter(cases: Sequence[Case], shown: Sequence[str] = ALL_COLUMNS) -> Column:
     """Null for a usable record, else JSON with the reason and the record."""
-    whens = [f"WHEN {case.condition} THEN {_letter(case)}" for case in cases if isinstance(case.condition, str)]
+    whens = [f"WHEN {case.condition} THEN {_letter(case, shown)}" for case in cases if isinstance(case.condition, str)]
     letters = [F.expr(f"CASE {' '.join(whens)} END")]
-    letters += [F.when(case.condition, _letter_of(case)) for case in cases if not isinstance(case.condition, str)]
+    letters += [
+        F.when(case.condition, _letter_of(case, shown)) for case in cases if not isinstance(case.condition, str)
+    ]
     return F.coalesce(*letters)
 
 
-def _letter(case: Case) -> str:
-    record = "*"
+def _letter(case: Case, shown: Sequence[str]) -> str:
+    record = ", ".join(shown)
     if case.not_text is not None:
         record += f", base64(CAST(CAST({case.not_text} AS string) AS binary)) AS {BYTES}"
     return f"to_json(struct({_text(case.reason)} AS reason, struct({record}) AS record), {_KEEP_NULLS})"
 
 
-def _letter_of(case: Case) -> Column:
+def _letter_of(case: Case, shown: Sequence[str]) -> Column:
     """`_letter` for a text that a user gave as a Column."""
     assert case.not_text is not None and not isinstance(case.not_text, str)
     data = F.base64(case.not_text.cast("string").cast("binary")).alias(BYTES)
-    letter = F.struct(F.lit(case.reason).alias("reason"), F.struct("*", data).alias("record"))
+    letter = F.struct(F.lit(case.reason).alias("reason"), F.struct(*map(F.col, shown), data).alias("record"))
     return F.to_json(letter, {"ignoreNullFields": "false"})
 
 

@@ -23,7 +23,7 @@ from holdfast.pipeline.clock_columns import millis_of
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import LATE, PANE, RECORD, BatchPlan, TaskColumns
-from holdfast.pipeline.unusable import Expression, above, is_unusable, quoted
+from holdfast.pipeline.unusable import Expression, above, is_unusable, quoted, shown_of
 from holdfast.pipeline.windowed_task import WindowedWork
 from holdfast.stores.access import Now
 from holdfast.topology.windowing import LATE as LATE_OUTPUT
@@ -112,8 +112,8 @@ class WindowedFrames(AggregationFrames):
             groups = (*groups, RECORD)
         return (*groups, LATE) if self.columns[plan].late else groups
 
-    def _columns(self, step: Step, plan: BatchPlan) -> list[Column]:
-        columns = super()._columns(step, plan)
+    def _columns(self, records: DataFrame, step: Step, plan: BatchPlan) -> list[Column]:
+        columns = super()._columns(records, step, plan)
         if plan is BatchPlan.RAW:
             return columns  # the task computes panes from times
         good = ~is_unusable(self.unusable(step.wall))
@@ -122,7 +122,7 @@ class WindowedFrames(AggregationFrames):
             columns.append(F.monotonically_increasing_id().alias(RECORD))
         if self.columns[plan].late:
             late = F.lit(False) if step.event is None else F.expr(_may_be_late(self._windows, self._millis, step.event))
-            columns.append(F.when(good & late, F.struct("*")).alias(LATE))
+            columns.append(F.when(good & late, F.struct(*shown_of(records, self._stream.hidden))).alias(LATE))
         return columns
 
 

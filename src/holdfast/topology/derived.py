@@ -7,6 +7,7 @@ The second sub-topology belongs to the same version: either both of them are com
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -27,6 +28,11 @@ TIME: Final = "_time"
 TASK: Final = "_task"
 ROW: Final = "_row"
 """Task and row: the position of a derived record, which orders records of the same time."""
+
+
+def hidden_of(origins: Iterable[object]) -> frozenset[str]:
+    """The columns that streams of these origins have for themselves."""
+    return frozenset((TIME, TASK, ROW) if any(isinstance(each, OutputOf) for each in origins) else ())
 
 
 def frame_schema(columns: Schema) -> str:

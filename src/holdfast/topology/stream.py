@@ -18,7 +18,7 @@ from holdfast.stores.options import Length, check_options, millis
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
-from holdfast.topology.derived import ROW, TASK, TIME
+from holdfast.topology.derived import hidden_of
 from holdfast.topology.frames import check_column, errors_in, input_type, is_repeatable, type_of, written
 from holdfast.topology.global_joins import add_global_join
 from holdfast.topology.global_tables import GlobalTable
@@ -32,7 +32,7 @@ from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, check_on_error, timed
 from holdfast.topology.reducing import Reduced, aggregate_with, reduce
 from holdfast.topology.steps import Computed, Filter, FlatMap, PlainStep, Projection
-from holdfast.topology.topology import Branch, OutputOf, StatelessStep, Topology
+from holdfast.topology.topology import Branch, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
 
@@ -70,8 +70,12 @@ class Stream(Named):
     @property
     def columns(self) -> list[str]:
         """The columns of its records, without the event time and position that a derived stream has of itself."""
-        own = {TIME, TASK, ROW} if any(isinstance(each.origin, OutputOf) for each in self.branches) else set()
-        return [column for column in self.frame.columns if column not in own]
+        return [column for column in self.frame.columns if column not in self.hidden]
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The columns that a derived stream has for itself, which late records and dead letters don't show."""
+        return hidden_of(each.origin for each in self.branches)
 
     @property
     def failures(self) -> OnError:
