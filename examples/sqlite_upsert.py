@@ -2,13 +2,16 @@
 
     .venv/bin/python examples/sqlite_upsert.py      # reads examples/data/games, prints the table and ends
 
-A function given to `hf.foreach` is called at least once per version: after a crash it gets the last version again. The
-database therefore stores the number of the newest version in the same transaction as the rows, and ignores a version
-that it already has. When a store deletes a key (`max_entries=`), the row has `_deleted` set and is deleted here too.
+A sink gets each version at least once: after a crash it gets the last version again. The database therefore stores the
+newest version and the id of its commit in the same transaction as the rows, and ignores a version that it already has.
+If the log is set back to an older state, such as a backup, other commits get the numbers of versions that are in the
+database; so when the app starts, the sink compares what it has with the log, and refuses. When a store deletes a key
+(`max_entries=`), the row has `_deleted` set and is deleted here too.
 """
 
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -22,18 +25,36 @@ from holdfast import Table
 class SqliteUpsert:
     """Keeps the newest row per player in a table with the columns player, total and version."""
 
+    kind = "sqlite"
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def __call__(self, version: int, rows: pa.Table) -> None:
-        with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+    def open(self, timeline: hf.Timeline) -> None:
+        with closing(sqlite3.connect(self._path)) as database:
             database.execute("CREATE TABLE IF NOT EXISTS players (player TEXT PRIMARY KEY, total INT, version INT)")
-            database.execute("CREATE TABLE IF NOT EXISTS written (one INT PRIMARY KEY CHECK (one = 1), version INT)")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS written (one INT PRIMARY KEY CHECK (one = 1), version INT, commit_id TEXT)"
+            )
+            if (newest := self._newest(database)) is not None:
+                timeline.check(*newest, place=f"the database {self._path}")
+
+    def write(self, version: int, commit: str, rows: Iterator[hf.Rows]) -> None:
+        tables = [part.table for part in rows]
+        if not tables:
+            return
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
-            newest = database.execute("SELECT version FROM written").fetchone()
+            newest = self._newest(database)
             if newest is None or version > newest[0]:
-                self._write(database, version, rows)
+                self._write(database, version, pa.concat_tables(tables))
+                database.execute("REPLACE INTO written VALUES (1, ?, ?)", (version, commit))
             database.execute("COMMIT")
+
+    def _newest(self, database: sqlite3.Connection) -> tuple[int, str] | None:
+        """The newest version in the database, and the id of its commit."""
+        row: tuple[int, str] | None = database.execute("SELECT version, commit_id FROM written").fetchone()
+        return row
 
     def _write(self, database: sqlite3.Connection, version: int, rows: pa.Table) -> None:
         for row in rows.to_pylist():
@@ -41,12 +62,11 @@ class SqliteUpsert:
                 database.execute("DELETE FROM players WHERE player = ?", (row["player"],))
             else:
                 database.execute("REPLACE INTO players VALUES (?, ?, ?)", (row["player"], row["total"], version))
-        database.execute("REPLACE INTO written VALUES (1, ?)", (version,))
 
 
 def keep_in_sqlite(table: Table, path: Path) -> None:
     """Sends the changed rows of a table to SQLite."""
-    table.sink(hf.foreach(SqliteUpsert(path)), name="sqlite")
+    table.sink(SqliteUpsert(path), name="sqlite")
 
 
 def main() -> None:

@@ -5,7 +5,8 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
+from examples.sqlite_upsert import SqliteUpsert
+from holdfast.words import Version
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENGINES = ["rocksdb", pytest.param("memory", marks=pytest.mark.slow)]
@@ -112,3 +115,27 @@ def finish(app: hf.App, store: str = "points") -> dict[Any, Any]:
     with app:
         app.process_all_available()
         return entries_of(app, store)
+
+
+class Twice:
+    """The sink of an example, whose columns have other names, that keeps what it gets and can get it again."""
+
+    kind = "database"
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.upsert = SqliteUpsert(path)
+        self._columns = list(columns)
+        self._sent: list[tuple[Version, str, list[hf.Rows]]] = []
+
+    def open(self, timeline: hf.Timeline) -> None:
+        self.upsert.open(timeline)
+
+    def write(self, version: Version, commit: str, rows: Iterator[hf.Rows]) -> None:
+        renamed = [replace(part, table=part.table.rename_columns(self._columns)) for part in rows]
+        self._sent.append((version, commit, renamed))
+        self.upsert.write(version, commit, iter(renamed))
+
+    def write_again(self) -> None:
+        """Every version once more, the newest one first."""
+        for version, commit, rows in reversed(self._sent):
+            self.upsert.write(version, commit, iter(rows))

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
-from examples.sqlite_upsert import SqliteUpsert
 from holdfast import faults
 from holdfast.errors import StorageUnavailable, TopologyError
 from holdfast.instance.state_dir import InstanceDirectory, StateDirectoryInUse
@@ -36,7 +35,8 @@ from holdfast.pipeline.trial_query import QueryRefused
 from holdfast.query.listening import AddressTaken
 from holdfast.states import AppState
 from holdfast.words import Version
-from tests.apps import ENGINES, NOON, entries_of, finish, game, get, points_app, read, settings, write
+from tests.apps import ENGINES, NOON, Twice, entries_of, finish, game, get, points_app, read, settings, write
+from tests.log.making import timeline
 from tests.test_docs import blocks
 
 pytestmark = pytest.mark.spark
@@ -195,7 +195,7 @@ def test_a_second_app_with_the_same_name_on_one_spark_is_refused(spark: SparkSes
         assert entries_of(first) == {"alice": {"games": 1, "points": 1}}
         with pytest.raises(AppChanged, match="partitions"):
             points_app(spark.newSession(), tmp_path / "a", partitions=3).start()
-        hf.files(str(tmp_path / "out")).open("another log")
+        hf.files(str(tmp_path / "out")).open(timeline("another log"))
         with pytest.raises(FolderTaken, match="another log"):
             points_app(spark.newSession(), tmp_path / "a", sink=hf.files(str(tmp_path / "out"))).start()
         for change, why in WRONG_QUERIES.items():
@@ -413,7 +413,7 @@ def test_commits_are_retried_until_storage_stays_unavailable(spark: SparkSession
 def test_a_sink_that_raises_stops_the_app_and_gets_its_version_again(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
 
-    def broken(version: int, rows: Any) -> None:
+    def broken(version: int, commit: str, rows: Any) -> None:
         raise ValueError("no room at the inn")
 
     app = points_app(spark, tmp_path, sink=hf.foreach(broken)).start()
@@ -422,7 +422,7 @@ def test_a_sink_that_raises_stops_the_app_and_gets_its_version_again(spark: Spar
     assert "no room at the inn" in str(app.cause)
     app.stop()
     seen: list[int] = []
-    finish(points_app(spark, tmp_path, sink=hf.foreach(lambda version, rows: seen.append(version))))
+    finish(points_app(spark, tmp_path, sink=hf.foreach(lambda version, commit, rows: seen.append(version))))
     assert seen == [1]
 
 
@@ -459,16 +459,9 @@ def test_files_contain_each_version_once(spark: SparkSession, tmp_path: Path) ->
 def test_a_database_applies_each_version_once_although_it_is_sent_twice(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     write(tmp_path / "input", 2, [game("alice", 2), game("bob", 5)])
-    upsert = SqliteUpsert(tmp_path / "players.db")
-    sent: list[tuple[int, Any]] = []
-
-    def keep(version: int, rows: Any) -> None:
-        sent.append((version, rows.rename_columns(["player", "games", "total"])))
-        upsert(*sent[-1])
-
-    finish(points_app(spark, tmp_path, sink=hf.foreach(keep)))
-    for version, rows in reversed(sent):
-        upsert(version, rows)
+    sink = Twice(tmp_path / "players.db", ["player", "games", "total"])
+    finish(points_app(spark, tmp_path, sink=sink))
+    sink.write_again()
     with sqlite3.connect(tmp_path / "players.db") as database:
         assert sorted(database.execute("SELECT * FROM players")) == [("alice", 3, 2), ("bob", 5, 2)]
 

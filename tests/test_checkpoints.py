@@ -4,6 +4,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
@@ -13,9 +14,10 @@ from holdfast.cli import app as holdfast
 from holdfast.log.commits import SparkBatch
 from holdfast.pipeline.checkpoint_repair import Found, Repair, plan_repair
 from holdfast.pipeline.offsets import Checkpoint, CheckpointUnreadable
-from holdfast.pipeline.protocol import DamagedCheckpoint, NewCheckpoint, OtherOffsets
+from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCheckpoint, OtherOffsets
 from holdfast.pipeline.spark import LOCAL_CHECKPOINT
 from holdfast.states import AppState
+from holdfast.topology.sink import OtherTimeline
 from tests.apps import finish, game, points_app, write
 
 ENTRY = 'v1\n{"batchWatermarkMs":3,"batchTimestampMs":7}\n{"topic":{"0":5}}'
@@ -117,6 +119,47 @@ def test_damaged_entries_are_named_and_repaired_from_the_log(spark: SparkSession
         "alice": {"games": 2, "points": 2},
         "bob": {"games": 1, "points": 1},
     }
+
+
+@pytest.mark.spark
+def test_the_files_of_a_log_that_was_set_back_as_the_guide_says_are_those_of_its_versions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The log goes back to a backup, the checkpoint is repaired, and another file comes between the lost ones."""
+    out, log = tmp_path / "out", tmp_path / "base" / "points" / "log"
+
+    def app() -> hf.App:
+        return points_app(spark, tmp_path, sink=hf.files(out))
+
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    finish(app())
+    shutil.copytree(log, tmp_path / "backup")
+    write(tmp_path / "input", 3, [game("alice", 40)])
+    write(tmp_path / "input", 4, [game("bob", 40)])
+    finish(app())
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "backup", log)
+    with pytest.raises(MissingVersions, match="checkpoint repair.*file sinks refuse the start and name the files"):
+        app().start()
+    repaired(tmp_path)
+    write(tmp_path / "input", 2, [game("carol", 5)])
+    refused = app()
+    with pytest.raises(
+        OtherTimeline, match="has files of versions 2 to 3 .* at version 1 .* Delete these files"
+    ) as error:
+        refused.start()
+    assert refused.state is AppState.ERROR
+    for path in [path for path in out.rglob("*") if path.is_file() and str(path.relative_to(out)) in str(error.value)]:
+        path.unlink()
+    truth = finish(app())
+    assert truth == {
+        "alice": {"games": 2, "points": 41},
+        "bob": {"games": 1, "points": 40},
+        "carol": {"games": 1, "points": 5},
+    }
+    rows = [row for path in sorted(out.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    assert {row["player"]: {"games": row["games"], "points": row["points"]} for row in rows} == truth
+    assert sorted(row["player"] for row in rows) == ["alice", "alice", "bob", "carol"], "each version once"
 
 
 @pytest.mark.spark

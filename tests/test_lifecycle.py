@@ -40,7 +40,7 @@ class HangingOpen(Memory):
         super().__init__()
         self.called, self.released = threading.Event(), threading.Event()
 
-    def open(self, log: str) -> None:
+    def open(self, timeline: hf.Timeline) -> None:
         self.called.set()
         self.released.wait(TIMEOUT)
 
@@ -52,7 +52,7 @@ class Hanging:
         self.called, self.released = threading.Event(), threading.Event()
         self.versions: list[int] = []
 
-    def __call__(self, version: int, rows: Any) -> None:
+    def __call__(self, version: int, commit: str, rows: Any) -> None:
         self.versions.append(version)
         self.called.set()
         self.released.wait(TIMEOUT)
@@ -127,7 +127,7 @@ def test_stop_ends_everything_in_time_although_a_sink_hangs(spark: SparkSession,
     assert spark.streams.active == []
     assert not is_alive(pid)
     seen: list[int] = []
-    again = points_app(spark, tmp_path, sink=hf.foreach(lambda version, rows: seen.append(version)))
+    again = points_app(spark, tmp_path, sink=hf.foreach(lambda version, commit, rows: seen.append(version)))
     assert finish(again) == {"alice": {"games": 2, "points": 3}}
     hanging.released.set()
     assert seen == [1, 2]
@@ -231,7 +231,7 @@ def test_a_sink_that_raises_is_retried_and_alerts_once(spark: SparkSession, tmp_
     seen: list[int] = []
     alerts: list[BaseException] = []
 
-    def broken(version: int, rows: Any) -> None:
+    def broken(version: int, commit: str, rows: Any) -> None:
         seen.append(version)
         if version == 2 or len(seen) == 1:
             raise ConnectionError("no answer")

@@ -33,7 +33,7 @@ def run(
     delivered: list[dict[str, Any]] = []
     stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
     table = stream.group_by().aggregate(**aggregates).store("points")
-    table.sink(hf.foreach(lambda version, rows: delivered.extend(rows.to_pylist())), name="sink")
+    table.sink(hf.foreach(lambda version, commit, rows: delivered.extend(rows.to_pylist())), name="sink")
     with app:
         app.process_all_available()
         if progress is not None:

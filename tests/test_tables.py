@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from examples.sqlite_upsert import SqliteUpsert
 from holdfast.clock import ManualClock
 from holdfast.errors import TopologyError
 from holdfast.instance.client import StateClient
@@ -28,7 +27,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.slices import split_sliced
 from holdfast.words import Millis, TaskId, Version
 from tests import apps
-from tests.apps import ENGINES, NOON, entries_of, get, read, settings, write
+from tests.apps import ENGINES, NOON, Twice, entries_of, get, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -141,18 +140,15 @@ def test_a_bounded_table_evicts_and_every_sink_gets_the_deletes(
                 del own[player]
     model = {player: (n, n) for own in last for player, n in own.items()}
 
-    memory, sent, upsert = hf.memory(), [], SqliteUpsert(tmp_path / "players.db")
-
-    def keep(version: int, rows: pa.Table) -> None:
-        sent.append((version, rows))
-        upsert(version, rows.rename_columns(["player", "games", "total", "_deleted"]))
-
+    memory, sent = hf.memory(), list[pa.Table]()
+    database = Twice(tmp_path / "players.db", ["player", "games", "total", "_deleted"])
     app = build(spark, tmp_path, engine=engine, max_entries=10)
     add_sink(app, memory, "memory")
     add_sink(app, hf.files(str(tmp_path / "parquet")), "parquet")
     add_sink(app, hf.files(str(tmp_path / "json"), format="json"), "json")
     add_sink(app, hf.console(limit=3), "console")
-    add_sink(app, hf.foreach(keep), "function")
+    add_sink(app, hf.foreach(lambda version, commit, rows: sent.append(rows)), "function")
+    add_sink(app, database, "database")
     with app:
         app.process_all_available()
         assert [players(cells) for cells in stored(app)] == [set(own) for own in last]
@@ -165,19 +161,18 @@ def test_a_bounded_table_evicts_and_every_sink_gets_the_deletes(
         json.loads(line) for path in sorted((tmp_path / "json").glob("0*")) for line in path.read_text().splitlines()
     ]
     in_files = [row for path in sorted((tmp_path / "parquet").glob("0*")) for row in pq.read_table(path).to_pylist()]
-    in_function = [row for _, rows in sent for row in rows.to_pylist()]
+    in_function = [row for rows in sent for row in rows.to_pylist()]
     for rows in (memory.rows(), in_function, as_json, in_files):
         assert upserted(rows) == model
         assert any(row["_deleted"] and row["games"] is None for row in rows)
-    for version, table in sent[::-1]:
-        upsert(version, table.rename_columns(["player", "games", "total", "_deleted"]))
-    with sqlite3.connect(tmp_path / "players.db") as database:
-        in_database = dict(database.execute("SELECT player, total FROM players"))
+    database.write_again()
+    with sqlite3.connect(tmp_path / "players.db") as connection:
+        in_database = dict(connection.execute("SELECT player, total FROM players"))
     assert in_database == {player: total for player, (_, total) in model.items()}, "deletes reach a database"
 
     shutil.rmtree(tmp_path / "base" / "tables" / "state")
     again = build(spark, tmp_path, engine=engine, max_entries=10)
-    for name in ("memory", "parquet", "json", "console", "function"):
+    for name in ("memory", "parquet", "json", "console", "function", "database"):
         add_sink(again, hf.memory(), name)
     with again:
         assert [players(cells) for cells in stored(again)] == [set(own) for own in last], "a restore gives the same"

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from holdfast.topology.reducing import ReducedTable as ReducedTable
     from holdfast.topology.sink import Rows as Rows
     from holdfast.topology.sink import Sink as Sink
+    from holdfast.topology.sink import Timeline as Timeline
     from holdfast.topology.stream import Stream as Stream
     from holdfast.topology.window_reducing import ReducedWindowedTable as ReducedWindowedTable
     from holdfast.topology.windowing import WindowedTable as WindowedTable
@@ -158,7 +159,7 @@ _HOMES = {
     "holdfast.topology.processor": ("Context", "Processor"),
     "holdfast.topology.punctuation": ("punctuate",),
     "holdfast.topology.reducing": ("ReducedTable",),
-    "holdfast.topology.sink": ("Rows", "Sink"),
+    "holdfast.topology.sink": ("Rows", "Sink", "Timeline"),
     "holdfast.topology.stream": ("Stream",),
     "holdfast.topology.window_reducing": ("ReducedWindowedTable",),
     "holdfast.topology.windowing": ("WindowedTable",),

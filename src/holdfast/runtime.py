@@ -158,7 +158,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     check_columns(topology)
     log = _opened_log(app)
     before = _checked_newest(app, log)
-    ending.call("a sink's open()", lambda: opened(feeds_of(topology), log.id))
+    ending.call("a sink's open()", lambda: opened(feeds_of(topology), log))
     app.check_places(log.app.tasks())
     after = before.writer if before else None
     if may_be_led(log.storage, log.id, after):

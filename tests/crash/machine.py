@@ -4,6 +4,7 @@ A crash is an exception that nothing catches, raised at a fault point. It leaves
 runs after it. `restart` builds everything again from the log and the folder.
 """
 
+import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -162,7 +163,7 @@ class Machine:
         feeds = [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)]
         self.sinks = SinkRunner(
             self.log,
-            opened(feeds, self.log.id),
+            opened(feeds, self.log),
             retry=lambda call: call(),
             check_leads=self.check_leads,
         )
@@ -318,9 +319,15 @@ class Machine:
         return [(r.value["n"], r.value["total"], (r.timestamp - START) // 1000) for r in view.history(player)]
 
     def files(self) -> dict[str, bytes]:
-        """The file sink's objects, except the one that names the log."""
+        """The file sink's objects, except the one that names the log, without the random ids of commits."""
         storage = open_storage(f"memory://{self.name}-files")
-        return {name: storage.get(name) for name in storage.list("") if name != "_log.json"}
+        found = {name: storage.get(name) for name in storage.list("") if name != "_log.json"}
+        for mark in [data for name, data in found.items() if name.startswith("_versions/")]:
+            commit = json.loads(mark)["commit"]
+            found = {
+                name.replace(commit, "commit"): data.replace(commit.encode(), b"commit") for name, data in found.items()
+            }
+        return found
 
 
 def expected(batches: Sequence[Sequence[Record]]) -> dict[str, tuple[int, int]]:

@@ -18,6 +18,7 @@ from holdfast.log.snapshot_files import FileFetcher, OnBytes, ignore_bytes
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import RowValues, StoreSpec
+from holdfast.topology.sink import Timeline
 from holdfast.words import NOTHING, TaskId, Version
 
 TASK = TaskId(0, 0)
@@ -201,9 +202,9 @@ class Watched:
         self._record("exists", name)
         return self.inner.exists(name)
 
-    def list(self, prefix: str, after: str | None = None) -> Names:
+    def list(self, prefix: str, after: str | None = None, before: str | None = None) -> Names:
         self._record("list", prefix)
-        return self.inner.list(prefix, after)
+        return self.inner.list(prefix, after, before)
 
     def list_flat(self, prefix: str) -> Names:
         self._record("list_flat", prefix)
@@ -218,3 +219,15 @@ class Watched:
     def _record(self, call: str, name: str) -> None:
         self.calls.append((call, name))
         self.before(call, name)
+
+
+def timeline(
+    log: str = "l0g", *, newest: int = 0, position: int | None = None, commits: Mapping[int, str] = {}
+) -> Timeline:
+    """The versions of a log as a sink finds them, with the ids of the commits that the log has."""
+    return Timeline(
+        log=log,
+        newest=Version(newest),
+        position=None if position is None else Version(position),
+        commit_of=dict[Version, str]((Version(version), commit) for version, commit in commits.items()).get,
+    )

@@ -235,7 +235,9 @@ def test_a_log_is_cleaned_up_to_the_floor(log: Log, tmp_path: Path) -> None:
     for version in (2, 4, 7):
         snapshot(log, tmp_path / "checkpoint", version)
     for version in (3, 9):  # the app stopped at these versions
-        log.sinks.mark(Version(version), {"files": Version(version)})
+        commit = log.commit(Version(version))
+        assert commit is not None
+        log.sinks.mark(commit, {"files": Version(version)})
     plan = cleaner(log, sinks=["files"]).clean()
     assert plan.floor == 4
     assert kept(log, names.COMMITS) == kept(log, names.SEGMENTS) == [4, 5, 6, 7, 8, 9, 10]

@@ -88,7 +88,7 @@ def test_a_damaged_object_is_an_error_with_its_name(log: Log, tmp_path: Path, ki
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_positions_of_a_stop_cost_only_a_version_that_sinks_get_again(log: Log, damage: str) -> None:
     newest = grow(log, 2, sinks={"files": 1})
-    log.sinks.mark(Version(2), {"files": Version(2)})
+    log.sinks.mark(newest, {"files": Version(2)})
     assert log.sinks.at(newest) == {"files": 2}
     name = names.sink_positions(Version(2))
     making.overwrite(log.storage, name, DAMAGES[damage](log.storage.get(name)))

@@ -67,7 +67,7 @@ MANIFEST = Manifest(
     samples={"counts": (SampledRange(b"", b"k2", 64, "ef" * 16), SampledRange(b"k2", None, 3, "01" * 16))},
 )
 SINKS_COMMIT = msgspec.structs.replace(COMMIT, sinks={"files": 11, "former": 3})
-POSITIONS = Positions(log="l0g", version=12, sinks={"files": 12, "former": 3})
+POSITIONS = Positions(log="l0g", version=12, commit="c0ffee", sinks={"files": 12, "former": 3})
 APP = AppSpec(
     id="scores",
     log="l0g",

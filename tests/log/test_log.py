@@ -400,10 +400,19 @@ def test_the_newest_commit_has_the_sinks_positions_until_a_clean_stop_has_newer_
     assert log.sinks.at(None) == {}
     first = grow(log, 1, sinks={"files": 0, "a/b": 0})
     assert log.sinks.at(first) == {"files": NOTHING, "a/b": NOTHING}
-    log.sinks.mark(Version(1), {"files": Version(1), "a/b": Version(1)})
+    log.sinks.mark(first, {"files": Version(1), "a/b": Version(1)})
     assert Log.open(log.storage).sinks.at(log.newest()) == {"files": 1, "a/b": 1}
     second = grow(log, 1, sinks={"files": 1})
     assert log.sinks.at(second) == {"files": 1}, "the positions of an earlier stop no longer count"
+
+
+def test_positions_of_a_stop_on_another_timeline_do_not_count(log: Log) -> None:
+    """The log was set back by deleting commits, and another version has the number at which the app stopped."""
+    lost = grow(log, 2, sinks={"files": 1})
+    log.sinks.mark(lost, {"files": Version(2)})
+    assert log.sinks.at(lost) == {"files": 2}
+    log.storage.delete([names.commit(Version(2))])
+    assert log.sinks.at(grow(log, 1, sinks={"files": 1})) == {"files": 1}
 
 
 def test_ids_come_from_the_given_random_source(memory: Storage) -> None:

@@ -29,9 +29,9 @@ def spec(**options: Any) -> StoreSpec:
 def at_version_9(storage: Storage, **sinks: int) -> tuple[Log, Commit]:
     log = Log.create_or_open(storage, app_spec(store_spec("a")))
     grow(log, 9)
-    log.sinks.mark(Version(9), {name: Version(at) for name, at in sinks.items()})
     newest = log.newest()
     assert newest is not None
+    log.sinks.mark(newest, {name: Version(at) for name, at in sinks.items()})
     return log, newest
 
 

@@ -73,6 +73,8 @@ def test_lists_are_sorted_and_start_after_a_name(storage: Storage) -> None:
     assert storage.list("a/") == ["a/1", "a/2", "a/3", "a/deep/er/4"]
     assert storage.list("a/", after="a/1") == ["a/2", "a/3", "a/deep/er/4"]
     assert storage.list("a/", after="a/15") == ["a/2", "a/3", "a/deep/er/4"]
+    assert storage.list("a/", after="a/1", before="a/3") == ["a/2"]
+    assert storage.list("", before="a/2") == ["6", "a/1"]
     assert storage.list_flat("a/") == ["a/1", "a/2", "a/3"]
     assert storage.list("") == ["6", "a/1", "a/2", "a/3", "a/deep/er/4", "ab/5"]
 

@@ -124,7 +124,7 @@ def test_a_sink_that_is_gone_and_comes_back_continues_where_it_was(machine: Coun
     machine.version(MANY)
     machine.version(MANY[:1])
     feeds = [Feed("files", machine.output(), Files(f"memory://{machine.name}-files"))]
-    machine.sinks = SinkRunner(machine.log, opened(feeds, machine.log.id), retry=lambda call: call(), check_leads=alone)
+    machine.sinks = SinkRunner(machine.log, opened(feeds, machine.log), retry=lambda call: call(), check_leads=alone)
     machine.driver = machine.new_driver()
     machine.version(MANY[:2])
     machine.version(MANY[:2])

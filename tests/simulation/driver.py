@@ -31,7 +31,7 @@ from holdfast.pipeline.protocol import OtherOffsets
 from holdfast.pipeline.results import TaskDone, TaskResult, refused
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.topology.outputs import ForwardedRows
-from holdfast.topology.sink import Rows
+from holdfast.topology.sink import Rows, Timeline
 from holdfast.words import NOTHING, TaskId, Version
 from tests.simulation.model import COUNTS, FIRSTS, Record, Violation, batch_of, positions_of
 from tests.simulation.processes import Process
@@ -312,9 +312,9 @@ class Recorder:
     def __init__(self, driver: DriverProcess) -> None:
         self._driver = driver
 
-    def open(self, log: str) -> None:
+    def open(self, timeline: Timeline) -> None:
         """Any log."""
 
-    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+    def write(self, version: Version, commit: str, rows: Iterator[Rows]) -> None:
         found = {key: n for each in rows for key, n in zip(*each.table.to_pydict().values(), strict=True)}
         self._driver.world.delivered(self._driver, version, found)

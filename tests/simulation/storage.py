@@ -140,9 +140,10 @@ class ProcessStorage:
         self._read("exists", name)
         return name in self._objects.stored
 
-    def list(self, prefix: str, after: str | None = None) -> Names:
+    def list(self, prefix: str, after: str | None = None, before: str | None = None) -> Names:
         self._read("list", prefix)
-        return [name for name in self._objects.listed(prefix) if after is None or name > after]
+        names = self._objects.listed(prefix)
+        return [name for name in names if (after is None or name > after) and (before is None or name < before)]
 
     def list_flat(self, prefix: str) -> Names:
         self._read("list", prefix)

@@ -95,8 +95,8 @@ class SignedStorage:
     def exists(self, name: str) -> bool:
         return self.inner.exists(name)
 
-    def list(self, prefix: str, after: str | None = None) -> Names:
-        return self.inner.list(prefix, after)
+    def list(self, prefix: str, after: str | None = None, before: str | None = None) -> Names:
+        return self.inner.list(prefix, after, before)
 
     def list_flat(self, prefix: str) -> Names:
         return self.inner.list_flat(prefix)

@@ -97,9 +97,9 @@ class LocalStorage:
     def exists(self, name: str) -> bool:
         return self._attempt(name, lambda: _is_there(self._path(name)))
 
-    def list(self, prefix: str, after: str | None = None) -> Names:
+    def list(self, prefix: str, after: str | None = None, before: str | None = None) -> Names:
         names = self._attempt(prefix, lambda: list(self._walk(prefix, deep=True)))
-        return sorted(name for name in names if after is None or name > after)
+        return sorted(name for name in names if (after is None or name > after) and (before is None or name < before))
 
     def list_flat(self, prefix: str) -> Names:
         return self._attempt(prefix, lambda: sorted(self._walk(prefix, deep=False)))

@@ -80,8 +80,8 @@ class Storage(Protocol):
 
     def exists(self, name: str) -> bool: ...
 
-    def list(self, prefix: str, after: str | None = None) -> Names:
-        """The names under a folder at any depth, sorted; only those that sort after `after` if given."""
+    def list(self, prefix: str, after: str | None = None, before: str | None = None) -> Names:
+        """The names under a folder at any depth, sorted; only those that sort after `after` and before `before`."""
 
     def list_flat(self, prefix: str) -> Names:
         """The names directly in a folder, sorted."""

@@ -102,10 +102,15 @@ class RemoteStorage:
     def exists(self, name: str) -> bool:
         return self._attempt(name, lambda: self._exists(name))
 
-    def list(self, prefix: str, after: str | None = None) -> Names:
+    def list(self, prefix: str, after: str | None = None, before: str | None = None) -> Names:
         def names() -> Names:
-            pages = obstore.list(self._store, prefix.rstrip("/") or None, offset=after)
-            return sorted(meta["path"] for page in pages for meta in page)
+            found: Names = []
+            for page in obstore.list(self._store, prefix.rstrip("/") or None, offset=after):
+                names = [meta["path"] for meta in page]
+                found += [name for name in names if before is None or name < before]
+                if before is not None and all(name >= before for name in names):
+                    break  # pages are in the order of names
+            return sorted(found)
 
         # Some servers ignore `offset`.
         return [name for name in self._attempt(prefix, names) if after is None or name > after]

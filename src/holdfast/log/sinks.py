@@ -1,8 +1,9 @@
 """Sink positions: the newest version that each sink has written.
 
 Positions travel in the next commit, so they cost no put of their own. At a clean stop there is no next commit, and all
-of them are written once, as `sinks/<newest version>.json`. After a crash the sinks get the newest version again.
-Cleaning never deletes what the slowest sink still needs.
+of them are written once, as `sinks/<newest version>.json`, with the id of that version's commit: in a log that was set
+back, another version may get this number. After a crash the sinks get the newest version again. Cleaning never deletes
+what the slowest sink still needs.
 """
 
 import logging
@@ -26,6 +27,7 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     log: str
     version: int
+    commit: str
     sinks: dict[str, int]
 
 
@@ -41,18 +43,19 @@ class SinkPositions:
         if newest is None:
             return {}
         try:
-            found = self._at_stop(Version(newest.version))
+            found = self._at_stop(newest)
         except DamagedObject as error:
             logger.warning("%s The sinks get version %d again instead.", error, newest.version)
             found = None
         return {sink: Version(at) for sink, at in (newest.sinks if found is None else found.sinks).items()}
 
-    def mark(self, newest: Version, positions: dict[str, Version]) -> None:
+    def mark(self, newest: Commit, positions: dict[str, Version]) -> None:
         """Writes the positions at a clean stop, when every sink of the app has written the newest version."""
-        document = Positions(log=self._log, version=newest, sinks={**positions})
-        self._storage.create(names.sink_positions(newest), documents.encode(document))
+        document = Positions(log=self._log, version=newest.version, commit=newest.id, sinks={**positions})
+        self._storage.create(names.sink_positions(Version(newest.version)), documents.encode(document))
 
-    def _at_stop(self, version: Version) -> Positions | None:
+    def _at_stop(self, newest: Commit) -> Positions | None:
+        version = Version(newest.version)
         name = names.sink_positions(version)
         try:
             data = self._storage.get(name)
@@ -62,4 +65,4 @@ class SinkPositions:
         if (positions.log, positions.version) != (self._log, version):
             found = f"it is of log {positions.log}, version {positions.version}"
             raise documents.damaged(name, self._storage.place, found)
-        return positions
+        return positions if positions.commit == newest.id else None

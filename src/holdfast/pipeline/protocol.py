@@ -169,7 +169,8 @@ def missing(batch: int | None, last: int | None) -> str:
     return (
         f"Spark's checkpoint {spark} and the log {log}: versions are missing, and continuing would lose their records. "
         f"Restore the log; or, to read the missing records again, {again}; or, to leave them out, set "
-        'on_new_checkpoint="restart_sources".'
+        'on_new_checkpoint="restart_sources". Sinks may have rows of the versions that are missing: file sinks refuse '
+        "the start and name the files to delete; undo what a function of yours has done for them."
     )
 
 

@@ -1,15 +1,19 @@
 """The protocol of sinks: a sink gets each version's rows after the version is committed.
 
-A sink may get the same version twice, since a crash can come between the write and the mark of it. `pipeline.sinks`
-has the built-in sinks.
+A sink may get the same version twice, since a crash can come between the write and the mark of it. And the log may be
+set back to an older state, such as a backup: then other commits get the numbers of versions that a sink already has.
+So a sink stores the id of the commit beside the version, and compares both with the log when it is opened.
+`pipeline.sinks` has the built-in sinks.
 """
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.words import TaskId, Version
 
 
@@ -22,6 +26,50 @@ class Rows:
     table: pa.Table
 
 
+class OtherTimeline(HoldfastError):
+    """A sink has a version of another timeline: the log was set back to an older state after the sink had written."""
+
+    category = ErrorCategory.INVALID
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """The versions of a log and the ids of their commits, with which a sink compares what it has when it is opened."""
+
+    log: str
+    """The id of the log."""
+    newest: Version
+    """The log's newest version when the sink is opened; 0 in a log without versions."""
+    position: Version | None
+    """The newest version that the sink has written, as far as the log knows; None: the sink is new to the log."""
+    commit_of: Callable[[Version], str | None]
+    """The id of a version's commit; None if the log doesn't have it, or has it no longer."""
+
+    def has(self, version: Version, commit: str | None) -> bool:
+        """Whether a version that the sink has written is one of this log, as far as the log can tell.
+
+        >>> ids = {Version(5): "a5", Version(6): "a6"}
+        >>> timeline = Timeline(log="1f", newest=Version(6), position=Version(5), commit_of=ids.get)
+        >>> [timeline.has(*each) for each in ((Version(6), "a6"), (Version(6), "b6"), (Version(7), "b7"))]
+        [True, False, False]
+        """
+        found = self.commit_of(version)
+        if found is not None:
+            return found == commit
+        # It was cleaned or never existed. A sink is at most one version ahead of its recorded position.
+        return version <= self.newest and (self.position is None or version <= self.position + 1)
+
+    def check(self, version: int, commit: str, place: str) -> None:
+        """Raises OtherTimeline unless the log has this version of `place`, such as "the table players"."""
+        if not self.has(Version(version), commit):
+            to = self.newest if self.position is None else self.position  # what comes after it is sent
+            raise OtherTimeline(
+                f"{place} has version {version} of commit {commit}, and the log, which is at version {self.newest}, "
+                f"has no such commit: it was set back to an older state after the sink had written. Set {place} back "
+                f"to version {to} too, or give the sink a new one."
+            )
+
+
 @runtime_checkable
 class Sink(Protocol):
     """Takes each version's rows in the order of versions."""
@@ -30,8 +78,23 @@ class Sink(Protocol):
     def kind(self) -> str:
         """One word for the default name of the sink."""
 
-    def open(self, log: str) -> None:
-        """Called once before the first version, with the id of the versions' log."""
+    def open(self, timeline: Timeline) -> None:
+        """Called once before the first version. `timeline.check` refuses what the sink has of another timeline."""
 
-    def write(self, version: Version, rows: Iterator[Rows]) -> None:
-        """Writes one whole version. When this returns, the version counts as written."""
+    def write(self, version: Version, commit: str, rows: Iterator[Rows]) -> None:
+        """Writes one whole version, of the commit with this id. When this returns, the version counts as written."""
+
+
+def takes(function: Callable[..., Any], *parameters: str) -> bool:
+    """Whether a function can be called with these positional arguments.
+
+    >>> takes(lambda version, commit, rows: None, "version", "commit", "rows"), takes(len, "version", "rows")
+    (True, False)
+    """
+    try:
+        inspect.signature(function).bind(*parameters)
+    except TypeError:
+        return False
+    except ValueError:  # a function in C may not say what it takes
+        return True
+    return True

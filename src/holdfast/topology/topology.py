@@ -22,7 +22,7 @@ from holdfast.topology.endpoints import OwnEndpoint
 from holdfast.topology.outputs import DeadLetters, Output, default_sink_name
 from holdfast.topology.plain_frames import PlainFrame, spark_frame
 from holdfast.topology.processor import OnError, two_stores
-from holdfast.topology.sink import Sink
+from holdfast.topology.sink import Sink, takes
 from holdfast.topology.steps import PlainStep
 from holdfast.words import TaskId
 
@@ -322,6 +322,11 @@ class Topology:
         if not isinstance(sink, Sink):
             raise TopologyError(
                 f"{sink!r} is not a sink. Use hf.files('folder/'), hf.console(), hf.foreach(function) ..."
+            )
+        if not takes(sink.write, "version", "commit", "rows") or not takes(sink.open, "timeline"):
+            raise TopologyError(
+                f"The sink {sink!r} takes other arguments than a sink is given. Write open(self, timeline) and "
+                "write(self, version, commit, rows)."
             )
         chosen = name or default_sink_name(source, sink.kind)
         if any(node.name == chosen for node in self.sinks):

@@ -4,8 +4,9 @@ import io
 import json
 import os
 import posixpath
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -17,9 +18,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
+from holdfast.log.names import padded
 from holdfast.log.objects import Put, Storage
 from holdfast.log.storage import open_storage
-from holdfast.topology.sink import Rows
+from holdfast.topology.sink import OtherTimeline, Rows, Timeline, takes
 from holdfast.words import Version
 
 Format = Literal["parquet", "json"]
@@ -27,6 +29,10 @@ Format = Literal["parquet", "json"]
 VERSION: Final = "_version"
 """The column in which rows have their version, where a sink is asked for it."""
 
+_MARKS = "_versions/"
+_NAME = re.compile(rf"(?:{_MARKS})?(\d{{20}})(?:-([0-9a-f]+)-\d+_\d+-\d+)?\.")
+"""The name of a file or of a mark: its version, and the commit of a file."""
+_MOST_LISTED = 8
 
 _SAME_SCHEMES = {"s3a": "s3", **dict.fromkeys(("azure", "abfs", "abfss"), "az")}
 """Other names of a storage, as `open_storage` takes them."""
@@ -35,11 +41,14 @@ _SAME_SCHEMES = {"s3a": "s3", **dict.fromkeys(("azure", "abfs", "abfss"), "az")}
 class Files:
     """Parquet or JSON files under `path`, a folder or an `s3://` address: each version exactly once.
 
-    A version's files are named by version, task and number and created if absent, so writing it again changes nothing.
-    When all of them exist, `_versions/<version>.json` lists them; a reader of whole versions uses only listed files. A
-    version without rows writes nothing. Spark and Arrow ignore folders that start with an underscore. With
+    A version's files are named by version, commit, task and number and created if absent, so writing it again changes
+    nothing. When all of them exist, `_versions/<version>.json` lists them; a reader of whole versions uses only listed
+    files. A version without rows writes nothing. Spark and Arrow ignore folders that start with an underscore. With
     `version_column=True` each row has its version in the column `_version`, so that a reader of the whole folder finds
     the newest row of a key.
+
+    Files of versions that the log has lost, because it was set back to an older state, are refused when the sink is
+    opened: each version in the folder is one of this log.
     """
 
     kind = "files"
@@ -82,34 +91,47 @@ class Files:
         path = posixpath.normpath(f"/{unquote(parts.path).lstrip('/')}")
         return f"{_SAME_SCHEMES.get(parts.scheme, parts.scheme)}://{place}{path}".rstrip("/")
 
-    def open(self, log: str) -> None:
-        """Claims the folder for this log, since two logs use the same names of files."""
+    def open(self, timeline: Timeline) -> None:
+        """Claims the folder for this log, and refuses files of versions that the log doesn't have."""
         self._storage = open_storage(self._path, self._options)
-        if self._storage.create("_log.json", json.dumps({"log": log}).encode()) is Put.EXISTS:
-            found = _log_in(self._storage.get("_log.json"))
-            if found is None:
-                raise FolderTaken(
-                    f"{self._storage.place} has a damaged _log.json, which should say that its files are those of log "
-                    f"{log}. If they are, delete _log.json; otherwise give the sink another folder."
-                )
-            if found != log:
-                raise FolderTaken(
-                    f"{self._storage.place} has the files of another log ({found}); this one is {log}. Give the sink "
-                    "another folder, or empty this one."
-                )
+        log = timeline.log
+        if self._storage.create("_log.json", json.dumps({"log": log}).encode()) is Put.CREATED:
+            return
+        found = _text_in(self._storage.get("_log.json"), "log")
+        if found is None:
+            raise FolderTaken(
+                f"{self._storage.place} has a damaged _log.json, which should say that its files are those of log "
+                f"{log}. If they are, delete _log.json; otherwise give the sink another folder."
+            )
+        if found != log:
+            raise FolderTaken(
+                f"{self._storage.place} has the files of another log ({found}); this one is {log}. Give the sink "
+                "another folder, or empty this one."
+            )
+        _check_timeline(self._storage, timeline)
 
-    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+    def write(self, version: Version, commit: str, rows: Iterator[Rows]) -> None:
         assert self._storage is not None
         written = []
         for part in rows:
-            name = f"{version:020d}-{part.task}-{part.number}.{self._format}"
+            name = f"{padded(version)}-{commit}-{part.task}-{part.number}.{self._format}"
             table = with_version(part.table, version) if self.version_column else part.table
             self._storage.create(name, self._encode(table))
             written.append({"file": name, "rows": part.table.num_rows})
         if not written:
             return
-        mark = {"version": version, "files": written}
-        self._storage.create(f"_versions/{version:020d}.json", json.dumps(mark).encode())
+        mark = {"version": version, "commit": commit, "files": written}
+        name = f"{_MARKS}{padded(version)}.json"
+        if self._storage.create(name, json.dumps(mark).encode()) is Put.CREATED:
+            return
+        # Another attempt of this commit may have written it; or a put was stored and answered with an error.
+        if (other := _text_in(self._storage.get(name), "commit")) != commit:
+            what = "an unknown commit" if other is None else f"commit {other}"
+            raise OtherTimeline(
+                f"{self._storage.place} has {name} of {what}, and version {version} of the log is commit {commit}: the "
+                "log was set back to an older state, or the mark is damaged. Delete it and the files "
+                f"{padded(version)}-{other or '*'}-*, and start again; or give the sink another folder."
+            )
 
     def _encode(self, table: pa.Table) -> bytes:
         if self._format == "json":
@@ -120,16 +142,69 @@ class Files:
         return buffer.getvalue()
 
 
-def _log_in(data: bytes) -> object:
-    """The log that a folder belongs to; None if the bytes don't say it.
+def _text_in(data: bytes, name: str) -> str | None:
+    """A text in a small JSON object, such as the log that a folder belongs to; None if the bytes don't have it.
 
-    >>> _log_in(b'{"log": "1f"}'), _log_in(b"")
-    ('1f', None)
+    >>> _text_in(b'{"log": "1f"}', "log"), _text_in(b'{"log": 1}', "log"), _text_in(b"", "log")
+    ('1f', None, None)
     """
     try:
-        return msgspec.json.decode(data, type=dict[str, str]).get("log")
+        found = msgspec.json.decode(data, type=dict[str, object]).get(name)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
+    return found if isinstance(found, str) else None
+
+
+def _check_timeline(storage: Storage, timeline: Timeline) -> None:
+    """Raises OtherTimeline if a folder has files of versions that the log doesn't have.
+
+    Files up to the position of the sink were written for the log as it is, since the log has recorded that they were.
+    In a sink that is new to the log the newest files speak for those before them. Files that no mark lists count too: a
+    reader of the whole folder reads them.
+    """
+    after = padded(0 if timeline.position is None else timeline.position + 1)
+    files = storage.list("", after=after, before=":")  # which digits sort before
+    marks = storage.list(_MARKS, after=f"{_MARKS}{after}")
+    found: dict[Version, list[str]] = {}
+    for name in (*files, *marks):
+        if (match := _NAME.match(name)) is not None:
+            found.setdefault(Version(int(match[1])), []).append(name)
+    versions = sorted(found)
+    if timeline.position is None:
+        last = max((version for version in versions if version <= timeline.newest), default=None)
+        if last is not None and _is_of(storage, timeline, last, found[last]):
+            versions = [version for version in versions if version > last]
+    # What follows a version of another timeline is of that one too, or is sent again, as it is behind the position.
+    first = next((each for each in versions if not _is_of(storage, timeline, each, found[each])), None)
+    if first is None:
+        return
+    raise OtherTimeline(
+        f"{storage.place} has files of versions {first} to {versions[-1]} whose commits the log doesn't have: it is at "
+        f"version {timeline.newest} and was set back to an older state after they were written. Delete these files: "
+        f"{_listed([name for name in files if name >= padded(first)])}, "
+        f"{_listed([name for name in marks if name >= _MARKS + padded(first)])}. Or give the sink another folder."
+    )
+
+
+def _is_of(storage: Storage, timeline: Timeline, version: Version, names: Iterable[str]) -> bool:
+    """Whether a version's files and its mark are those of the version's commit in the log."""
+    if timeline.commit_of(version) is None:
+        return timeline.has(version, None)
+    commits = set()
+    for name in names:
+        match = _NAME.match(name)
+        commits.add(match[2] if match and match[2] else _text_in(storage.get(name), "commit"))
+    return all(timeline.has(version, commit) for commit in commits)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """
+    >>> _listed(["a", "b"]), _listed([str(number) for number in range(50)])
+    ('a, b', '0 to 49 (50 files)')
+    """
+    if len(names) <= _MOST_LISTED:
+        return ", ".join(names) or "no others"
+    return f"{names[0]} to {names[-1]} ({len(names)} files)"
 
 
 def with_version(table: pa.Table, version: Version) -> pa.Table:
@@ -180,7 +255,7 @@ class _Unprepared:
         """
         return self.kind
 
-    def open(self, log: str) -> None:
+    def open(self, timeline: Timeline) -> None:
         """Nothing to prepare."""
 
 
@@ -191,13 +266,24 @@ class Memory(_Unprepared):
 
     def __init__(self) -> None:
         self.versions: dict[Version, list[dict[str, object]]] = {}
+        self._commits: dict[Version, str] = {}
+        self._log: str | None = None
         self._lock = threading.Lock()
 
-    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+    def open(self, timeline: Timeline) -> None:
+        """Forgets the versions that the log has lost since they were written here."""
+        with self._lock:
+            if self._log == timeline.log:
+                later = [each for each in self._commits.items() if each[0] > (timeline.position or 0)]
+                for version in (version for version, commit in later if not timeline.has(version, commit)):
+                    del self.versions[version], self._commits[version]
+            self._log = timeline.log
+
+    def write(self, version: Version, commit: str, rows: Iterator[Rows]) -> None:
         taken = [row for part in rows for row in part.table.to_pylist()]
         if taken:
             with self._lock:
-                self.versions[version] = taken
+                self.versions[version], self._commits[version] = taken, commit
 
     def rows(self) -> list[dict[str, object]]:
         """Every row of every version so far, in the order of versions."""
@@ -214,7 +300,7 @@ class ConsoleSink(_Unprepared):
         self._limit = limit
         self._console = Console()
 
-    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+    def write(self, version: Version, commit: str, rows: Iterator[Rows]) -> None:
         tables = [part.table for part in rows]
         if not tables:
             return
@@ -228,23 +314,29 @@ class ConsoleSink(_Unprepared):
 
 
 class Foreach(_Unprepared):
-    """A user's function, called with each version and an Arrow table: `hf.foreach(lambda version, rows: ...)`.
+    """A user's function, called with each version: `hf.foreach(lambda version, commit, rows: ...)`.
 
-    It is called at least once per version: after a crash it gets the last version again. `examples/sqlite_upsert.py`
-    shows how to write each version exactly once. With `version_column=True` the table has the column `_version`.
+    It gets the version's number, the id of its commit, and an Arrow table, at least once per version: after a crash it
+    gets the last version again. With `version_column=True` the table has the column `_version`. A function isn't asked
+    at a start what it has written; `examples/sqlite_upsert.py` shows a sink that is, and that writes each version once.
     """
 
     kind = "function"
 
-    def __init__(self, function: Callable[[int, pa.Table], None], *, version_column: bool = False) -> None:
+    def __init__(self, function: Callable[[int, str, pa.Table], None], *, version_column: bool = False) -> None:
+        if not takes(function, "version", "commit", "rows"):
+            raise TopologyError(
+                f"foreach({function!r}): the function is called with a version, the id of its commit and the version's "
+                "rows. Give it three parameters: (version, commit, rows)."
+            )
         self._function = function
         self.version_column = version_column
 
-    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+    def write(self, version: Version, commit: str, rows: Iterator[Rows]) -> None:
         tables = [part.table for part in rows]
         if tables:
             table = pa.concat_tables(tables)
-            self._function(version, with_version(table, version) if self.version_column else table)
+            self._function(version, commit, with_version(table, version) if self.version_column else table)
 
 
 files, memory, console, foreach = Files, Memory, ConsoleSink, Foreach

@@ -20,7 +20,7 @@ from holdfast.log.notes import sink_start
 from holdfast.pipeline.sinks.builtin import Files, check_version_column
 from holdfast.pipeline.sinks.outputs import rows_of
 from holdfast.topology.outputs import AggregateRows, ChangedEntries, Output
-from holdfast.topology.sink import Sink
+from holdfast.topology.sink import Sink, Timeline
 from holdfast.topology.topology import Topology
 from holdfast.words import NOTHING, Version
 
@@ -66,10 +66,19 @@ def feeds_of(topology: Topology) -> list[Feed]:
     return [Feed(node.name, outputs[node.source], node.sink) for node in topology.sinks]
 
 
-def opened(feeds: Sequence[Feed], log: str) -> Sequence[Feed]:
+def opened(feeds: Sequence[Feed], log: Log) -> Sequence[Feed]:
     """The feeds after their sinks were opened for this log. A sink may refuse, so a start does it before it leads."""
+    newest = log.newest()
+    recorded = log.sinks.at(newest)
+
+    def commit_of(version: Version) -> str | None:
+        """Asks the log each time: a driver that still runs makes versions meanwhile."""
+        found = log.commit(version)
+        return None if found is None else found.id
+
     for feed in feeds:
-        feed.sink.open(log)
+        at = Version(newest.version) if newest else NOTHING
+        feed.sink.open(Timeline(log=log.id, newest=at, position=recorded.get(feed.name), commit_of=commit_of))
     return feeds
 
 
@@ -124,8 +133,7 @@ class SinkRunner:
         self._offered: Commit | None = None
         self._stopping = False
         self._abandoned = False
-        newest = log.newest()
-        self._newest = Version(newest.version) if newest else NOTHING
+        self._newest = newest = log.newest()
         self._recorded = log.sinks.at(newest)
         """The positions that the log has. Those of sinks that the code no longer has stay, in case they come back."""
         self._positions = {feed.name: self._starting_position(feed, newest) for feed in feeds}
@@ -144,7 +152,7 @@ class SinkRunner:
     def offer(self, commit: Commit) -> None:
         """Writes a new version, in the thread if it was started."""
         with self._changed:
-            self._offered, self._newest = commit, Version(commit.version)
+            self._offered = self._newest = commit
         self._request(Version(commit.version))
 
     def catch_up(self, version: Version) -> None:
@@ -171,8 +179,9 @@ class SinkRunner:
 
     def check_next(self) -> None:
         """Reads the rows of the next version that each sink lacks, as `catch_up` does, and writes nothing."""
+        newest = NOTHING if self._newest is None else self._newest.version
         for feed in self._feeds:
-            if (at := self._positions[feed.name]) < self._newest:
+            if (at := self._positions[feed.name]) < newest:
                 for rows in rows_of(feed.output, self._log, self._commit(feed, Version(at + 1))):
                     del rows
 
@@ -207,13 +216,13 @@ class SinkRunner:
 
     def _record(self) -> None:
         """Writes the positions at a clean stop. Without them the sinks only get the newest version again."""
-        positions = self.positions
-        if positions == self._recorded or self._newest == NOTHING or not self._all_at(self._newest):
+        positions, newest = self.positions, self._newest
+        if newest is None or positions == self._recorded or not self._all_at(Version(newest.version)):
             return
         try:
-            self._log.sinks.mark(self._newest, positions)
+            self._log.sinks.mark(newest, positions)
         except HoldfastError as error:
-            logger.warning("the sinks get version %d again at the next start: %s", self._newest, error)
+            logger.warning("the sinks get version %d again at the next start: %s", newest.version, error)
         else:
             self._recorded = positions
 
@@ -290,7 +299,7 @@ class SinkRunner:
         def attempt() -> None:
             faults.point("sink.before")
             try:
-                feed.sink.write(version, rows_of(feed.output, self._log, commit))
+                feed.sink.write(version, commit.id, rows_of(feed.output, self._log, commit))
             except HoldfastError:
                 raise
             except Exception as error:  # a user's function may raise anything
