@@ -80,9 +80,7 @@ def size(
     key_bytes: Annotated[int, _number(parse_bytes, "Bytes per key.")] = 16,
     partitions: Annotated[
         int,
-        _number(
-            parse_whole, "Partitions of the app. Only for the comparison: in Holdfast they share one memory limit."
-        ),
+        _number(parse_whole, "Partitions of the app, for open files. In Holdfast they share one memory limit."),
     ] = 4,
     stores: Annotated[int, _number(parse_whole, "Number of stores of that size.")] = 1,
     standbys: Annotated[int, _number(parse_whole, "Replicas per task in addition to the active one.")] = 0,
@@ -97,7 +95,7 @@ def size(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Print how much memory, disk and log an app needs, with the formulas."""
-    from holdfast.sizing import Load, estimate, kafka_streams_rule, parse_growth
+    from holdfast.sizing import OPEN_FILES, Load, estimate, kafka_streams_rule, parse_growth
 
     found = estimate(
         Load(
@@ -116,12 +114,14 @@ def size(
         )
     )
     if as_json:
-        print(json.dumps({line.what: {"bytes": round(line.bytes), "formula": line.formula} for line in found.lines()}))
+        lines = {line.what: {"bytes": round(line.bytes), "formula": line.formula} for line in found.lines()}
+        print(json.dumps({**lines, OPEN_FILES: {"files": found.files, "formula": found.files_formula}}))
         return
     table = Table("what", "size", "formula", box=None, pad_edge=False)
     table.add_row("entries", f"{found.entries:,.0f}", "keys x stores x growth", style="dim")
     for line in found.lines():
         table.add_row(line.what, shown_size(line.bytes), line.formula)
+    table.add_row(OPEN_FILES, f"{found.files:,}", found.files_formula)
     rule = kafka_streams_rule(partitions, stores)
     table.add_row(
         "for comparison: Kafka Streams",

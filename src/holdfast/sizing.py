@@ -1,4 +1,4 @@
-"""How much memory, disk and log an app needs, by arithmetic that is printed with its result.
+"""How much memory, disk and log an app needs, and how many open files, by arithmetic that is printed with its result.
 
     holdfast size --keys 5e6 --value-bytes 200 --partitions 8 --stores 3 --standbys 1 --retention 7d --growth 2%/d
 
@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from holdfast.errors import SettingsError
 from holdfast.settings.units import shown_size
+from holdfast.stores.engines.open_files import FEWEST_MERGED, files_needed, files_of_database
 from holdfast.stores.engines.profiles import MIB, Profile
 from holdfast.stores.formats.cells import HEADER_BYTES
 
@@ -34,6 +35,7 @@ SPARE_SPACE = 2.0
 that replays the log merges nearly everything at once: 1.75 times the state, measured with 5 million keys in 8 tasks."""
 ENGINES_SHARE, CACHES_SHARE = 0.32, 0.75
 """RocksDB's share of an instance's memory limit, and the caches' share of that."""
+OPEN_FILES = "open files, at most per instance"
 MIN_MEMORY = 512 * MIB
 """Python, Arrow and requests need this much for any state."""
 
@@ -50,8 +52,8 @@ class Load:
     value_bytes: int
     key_bytes: int = 16
     partitions: int = 4
-    """Only for the comparison with Kafka Streams. In Holdfast all tasks of an instance share one budget for caches and
-    one for write buffers; a task itself needs half a MiB of memory and 150 KiB of disk."""
+    """For the open files, and the comparison with Kafka Streams. In Holdfast all tasks of an instance share one budget
+    for caches and one for write buffers; a task itself needs half a MiB of memory and 150 KiB of disk."""
     stores: int = 1
     standbys: int = 0
     instances: int = 0
@@ -97,6 +99,9 @@ class Estimate:
     in_cache: Line
     memory: Line
     log: Line
+    files: int
+    """How many files an instance may have to open: all tasks may come to it, here those of one sub-topology."""
+    files_formula: str
 
     def lines(self) -> list[Line]:
         return [self.state, self.disk, self.in_cache, self.memory, self.log]
@@ -173,6 +178,9 @@ def estimate(load: Load, profile: Profile = _BALANCED) -> Estimate:
             f"header + {SEGMENT_OVERHEAD} + {load.value_bytes} value x {load.compressed:g}) + "
             f"{SNAPSHOTS} snapshots x state",
         ),
+        files_needed([load.stores] * load.partitions),
+        f"{load.partitions} partitions x ({files_of_database(0, 0)} + {FEWEST_MERGED} x ({load.stores} stores + 1)), "
+        f"and a ninth more, or {files_needed([])}, for the rest; the limit is ulimit -n or LimitNOFILE",
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.chance import new_id
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.stores.engines.base import StateError
 from holdfast.words import TaskId
 
 _LOG = logging.getLogger(__name__)
@@ -136,6 +137,17 @@ class Events:
 def described(error: BaseException) -> str:
     """An error as one text. The message of an error that isn't ours needs its class, as in `SystemExit: 1`."""
     return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+
+
+def report_warning(events: Events, kind: str, warning: str) -> None:
+    """Logs a warning about the whole instance and keeps it for the driver."""
+    _LOG.warning(warning)
+    events.append(ProblemEvent("warning", None, kind, ErrorCategory.INVALID, warning))
+
+
+def same_problem(error: BaseException) -> str:
+    """What two errors have in common if they are of one cause. Those of the disk name other files each time."""
+    return f"{type(error).__name__} in {error.path}" if isinstance(error, StateError) else described(error)
 
 
 def report_problem(events: Events, task: TaskId | None, error: BaseException) -> None:

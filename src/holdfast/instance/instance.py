@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from holdfast import metrics
 from holdfast.chance import new_id
-from holdfast.errors import Closed, ErrorCategory, HoldfastError
+from holdfast.errors import Closed, HoldfastError
 from holdfast.group.generations import Generation
 from holdfast.instance import messages, state_dir
 from holdfast.instance.addresses import advertised, listening
 from holdfast.instance.checking import ReplicaCheck
 from holdfast.instance.config import InstanceConfig, Phase, Role
 from holdfast.instance.credentials import Credentials
-from holdfast.instance.events import Events, ProblemEvent, TaskEvent, report_problem
+from holdfast.instance.events import Events, TaskEvent, report_problem, report_warning
 from holdfast.instance.heavy_keys import LOOKUPS, HeavyKeys
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.maintenance import MaintenanceLoop, flushing
@@ -38,6 +38,7 @@ from holdfast.log.log import Log
 from holdfast.log.snapshot_files import FileFetcher
 from holdfast.log.storage import open_storage
 from holdfast.stores.engines.base import DiskUse, Resources
+from holdfast.stores.engines.open_files import FileShare, databases_of, file_limit, warning_about
 from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
 
@@ -132,8 +133,8 @@ class Instance:
     def start(self) -> None:
         """Hosts its first tasks, listens, and starts to restore. Returns before the restore is done."""
         if (warning := state_dir.warning_about(Path(self.config.state_dir))) is not None:
-            _LOG.warning(warning)
-            self.events.append(ProblemEvent("warning", None, "TemporaryFileSystem", ErrorCategory.INVALID, warning))
+            report_warning(self.events, "TemporaryFileSystem", warning)
+        self._divide_files()
         with contextlib.ExitStack() as undo:
             self._home = undo.enter_context(InstanceDirectory(Path(self.config.state_dir), self.config.name))
             undo.callback(self._close_replicas)
@@ -145,6 +146,14 @@ class Instance:
         for loop in self._loops:
             loop.start()
         lasting_thread("memory", self._share_memory, partial(report_problem, self.events, None)).start()
+
+    def _divide_files(self) -> None:
+        """Divides them among the databases of all tasks of the app: any of them may come here."""
+        app = self.source.app
+        databases = [stores for task in app.tasks() for stores in databases_of(app.stores_of(task))]
+        self.resources.files = FileShare.of(file_limit(), len(databases))
+        if (warning := warning_about(databases)) is not None:
+            report_warning(self.events, "FewOpenFiles", warning)
 
     @property
     def address(self) -> str:
@@ -223,6 +232,7 @@ class Instance:
     def use_app(self, number: int) -> None:
         """Uses the app file of this number from now on. Tasks whose stores differ in it are dropped."""
         self.source.use_app(number)
+        self._divide_files()
         for hosted in self.hosted():
             if tuple(hosted.replica.specs) != self.source.stores_of(hosted.replica.task):
                 self.drop(hosted.replica.task)

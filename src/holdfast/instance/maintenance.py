@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast.backoff import backoff
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed
-from holdfast.instance.events import Events, described, report_problem
+from holdfast.instance.events import Events, described, report_problem, same_problem
 from holdfast.instance.replica import Replica
 from holdfast.instance.state_dir import FolderLost
 from holdfast.lasting import lasting_thread
@@ -36,6 +36,7 @@ class _Job:
     failures: int = 0
     due: float = 0.0
     error: str | None = None
+    problem: str = ""
 
 
 class MaintenanceLoop:
@@ -110,8 +111,8 @@ class MaintenanceLoop:
         except BaseException as error:  # noqa: BLE001  trouble with one task must not stop the work for the others
             job.failures += 1
             job.due = now + backoff(job.failures, _STEP_RETRY)
-            if job.error != described(error):
-                job.error = described(error)
+            if job.error is None or job.problem != same_problem(error):
+                job.error, job.problem = described(error), same_problem(error)
                 report_problem(self._events, task, error)
 
     def _run(self) -> None:

@@ -26,7 +26,8 @@ from typing import Self
 import msgspec
 
 from holdfast.errors import ErrorCategory, Held, HoldfastError
-from holdfast.stores.engines.base import DiskFull
+from holdfast.stores.engines.base import DiskFull, TooManyOpenFiles
+from holdfast.stores.engines.open_files import is_too_many
 from holdfast.stores.folders import sync_folder
 from holdfast.words import TaskId, Version
 
@@ -229,6 +230,8 @@ def usable(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise DiskFull(path, error) from error
+        if is_too_many(error):
+            raise TooManyOpenFiles(path, error) from error
         raise StateDirectoryUnusable(path, error) from error
 
 

@@ -25,7 +25,7 @@ from holdfast.chance import SYSTEM_RANDOM, Random
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance.config import Phase
-from holdfast.instance.events import Events, TaskEvent, described, report_problem
+from holdfast.instance.events import Events, TaskEvent, described, report_problem, same_problem
 from holdfast.instance.following import follow
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.read_views import VersionNotAvailable
@@ -59,6 +59,7 @@ class TaskProgress:
     failures: int = 0
     retry_at: float = 0.0
     error: str | None = None
+    problem: str = ""
     error_category: ErrorCategory | None = None
 
     def behind(self, target: Version) -> bool:
@@ -357,8 +358,8 @@ class ReplicaUpdater:
         if progress.failures > 1 and isinstance(error, StateError) and progress.replica.is_open:
             self._recover(progress.replica, opening)
         progress.retry_at = self._clock.monotonic() + backoff(progress.failures, self._retry, self._random)
-        if described(error) != progress.error:
-            progress.error = described(error)
+        if progress.error is None or same_problem(error) != progress.problem:
+            progress.error, progress.problem = described(error), same_problem(error)
             progress.error_category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
             report_problem(self._events, progress.replica.task, error)
         self._enter(progress, Phase.SUSPENDED)

@@ -23,6 +23,7 @@ from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
 import pyarrow as pa
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.stores.engines.open_files import HOW_TO_RAISE, FileShare, open_files
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.formats.key_order import is_sorted, key_order
 from holdfast.stores.spec import StoreSpec
@@ -63,6 +64,18 @@ class DiskFull(StateError):
         "the disk of {path} is full: {cause}. Free space there, or move the state directory. Nothing is lost: the log "
         "has every version."
     )
+
+
+class TooManyOpenFiles(StateError):
+    """This process, or the system, has as many files open as it may. The state is unchanged."""
+
+    def __init__(self, path: Path, cause: object) -> None:
+        HoldfastError.__init__(
+            self,
+            f"a file in {path} can't be opened: {cause}. {open_files()} {HOW_TO_RAISE}. Nothing is lost, and it is "
+            "tried again.",
+        )
+        self.path = path
 
 
 class EngineInUse(StateError):
@@ -237,6 +250,8 @@ class Resources:
     def __init__(self, memory_bytes: int, disk: DiskUse | None = None) -> None:
         self.memory_bytes = memory_bytes
         self.disk = disk or DiskUse()
+        self.files = FileShare()
+        """How many files a database may have open. Those that are open keep what they were given."""
         self._lock = threading.Lock()
         self._shared: dict[type, object] = {}
 

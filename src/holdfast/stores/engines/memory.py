@@ -32,12 +32,14 @@ from holdfast.stores.engines.base import (
     DiskFull,
     Mark,
     Resources,
+    TooManyOpenFiles,
     family_of,
     folder_bytes,
     mark_after_changes,
     mark_before_changes,
 )
 from holdfast.stores.engines.memory_rows import MemoryRows
+from holdfast.stores.engines.open_files import is_too_many
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.folders import sync_folder
 from holdfast.stores.formats.byte_columns import as_type
@@ -263,6 +265,8 @@ def _translated(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(path, error) from error
+        if is_too_many(error):
+            raise TooManyOpenFiles(path, error) from error
         raise
 
 

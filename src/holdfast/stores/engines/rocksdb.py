@@ -78,7 +78,7 @@ class RocksEngine:
         families = tuple(spec.name for spec in stores)
         self._path = path
         self._stores = families
-        self._tuning = resources.shared(Tuning, lambda memory: Tuning(memory, resources.disk))
+        self._tuning = resources.shared(Tuning, lambda memory: Tuning(memory, resources.disk, lambda: resources.files))
         self._database = self._tuning.database(stores)
         self._lock = threading.RLock()
         self._views: weakref.WeakSet[RocksView] = weakref.WeakSet()
@@ -117,6 +117,10 @@ class RocksEngine:
         gone = {*present} - {*families, "default"}
         others = {"default": self._tuning.marks} | {name: self._tuning.plain() for name in gone}
         db = rd.Rdict(str(self._path), self._database, others | families)
+        if self._tuning.files().is_scarce and not families.keys() <= set(present):
+            # A family keeps its folder open for as long as the database that has created it.
+            db.close()
+            db = rd.Rdict(str(self._path), self._database, others | families)
         has_hook = any(spec.options_hook is not None for spec in stores)
         if has_hook and (rejected := rejected_options(written_options(self._path), families)):
             db.close()

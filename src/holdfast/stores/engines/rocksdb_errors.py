@@ -10,7 +10,16 @@ from pathlib import Path
 import rocksdict as rd
 
 from holdfast.errors import Closed, DamagedObject, HoldfastError
-from holdfast.stores.engines.base import DamagedState, DiskFull, EngineFailed, EngineInUse, StateError, StateUnreadable
+from holdfast.stores.engines.base import (
+    DamagedState,
+    DiskFull,
+    EngineFailed,
+    EngineInUse,
+    StateError,
+    StateUnreadable,
+    TooManyOpenFiles,
+)
+from holdfast.stores.engines.open_files import is_too_many
 
 
 class BadOptions(StateError):
@@ -63,6 +72,8 @@ def _translation(path: Path, error: BaseException, opening: bool) -> HoldfastErr
 def _from_text(path: Path, error: Exception, opening: bool) -> HoldfastError:
     # RocksDB's status is available only as text: RocksDB's own words, and the system's texts of error numbers.
     text = str(error)
+    if is_too_many(error):
+        return TooManyOpenFiles(path, text)
     if os.strerror(errno.ENOSPC) in text:
         return DiskFull(path, text)
     if os.strerror(errno.EACCES) in text or os.strerror(errno.EROFS) in text:

@@ -18,6 +18,7 @@ import rocksdict as rd
 from holdfast.errors import USER_ERRORS, HoldfastError, TopologyError
 from holdfast.stores.engines.base import DiskUse
 from holdfast.stores.engines.cache_budget import CacheBudget
+from holdfast.stores.engines.open_files import FileShare
 from holdfast.stores.engines.profiles import MIB, Compression, Profile, profile
 from holdfast.stores.places import imported
 from holdfast.stores.spec import StoreSpec
@@ -47,9 +48,13 @@ class Tunable:
 class Tuning:
     """The caches and the write-buffer budget of one process, and the options of its databases."""
 
-    def __init__(self, memory_bytes: int, disk: DiskUse | None = None) -> None:
+    def __init__(
+        self, memory_bytes: int, disk: DiskUse | None = None, files: Callable[[], FileShare] = FileShare
+    ) -> None:
+        """`files` says how many files a database that is opened now may have open."""
         self._memory_bytes = memory_bytes
         self._disk = disk or DiskUse()
+        self.files = files
         self.write_bytes = max(MIB, memory_bytes // 4)
         self.writes = rd.WriteBufferManager(self.write_bytes, False)
         self.caches: CacheBudget[rd.Cache] = CacheBudget(self._cache_bytes(), rd.Cache)
@@ -70,16 +75,19 @@ class Tuning:
         with self._lock:
             if names not in self._databases:
                 self._databases[names] = self._new_database()
-            return self._databases[names]
+            found, files = self._databases[names], self.files()
+        found.set_max_open_files(files.cached)
+        found.set_table_cache_num_shard_bits(files.cache_shards)
+        return found
 
     def families(self, specs: Sequence[StoreSpec]) -> dict[str, rd.Options]:
         """The options of each store, from its profile and its hook."""
         database = self.database(specs)
-        return {spec.name: self._family(spec, database) for spec in specs}
+        return {spec.name: self._family(spec, database, len(specs)) for spec in specs}
 
     def plain(self) -> rd.Options:
         """Options for a family that is no longer a store."""
-        return self._filled(Profile(), self._new_database())
+        return self._filled(Profile(), self._new_database(), 1)
 
     def _new_database(self) -> rd.Options:
         options = rd.Options(raw_mode=True)
@@ -89,7 +97,6 @@ class Tuning:
         options.set_max_background_jobs(self._disk.background_jobs)
         options.set_use_direct_reads(self._disk.direct_reads)
         options.set_use_direct_io_for_flush_and_compaction(self._disk.direct_writes)
-        options.set_max_open_files(1_000)
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(MIB)
         options.set_stats_dump_period_sec(0)
@@ -106,16 +113,19 @@ class Tuning:
         options.set_block_based_table_factory(table)
         return options
 
-    def _family(self, spec: StoreSpec, database: rd.Options) -> rd.Options:
+    def _family(self, spec: StoreSpec, database: rd.Options, stores: int) -> rd.Options:
         chosen = profile(spec.profile)
         table = self._table(chosen, self.caches.cache(spec.name, chosen.cache_weight))
-        options = self._filled(chosen, rd.Options(raw_mode=True))
+        options = self._filled(chosen, rd.Options(raw_mode=True), stores)
         if spec.options_hook is not None:
             _call_hook(spec.options_hook, spec.name, Tunable(options, table, database))
         options.set_block_based_table_factory(table)
         return options
 
-    def _filled(self, chosen: Profile, options: rd.Options) -> rd.Options:
+    def _filled(self, chosen: Profile, options: rd.Options, stores: int) -> rd.Options:
+        files, wanted = self.files(), chosen.files_before_compaction
+        merged = files.before_merge(wanted, stores)
+        stop = files.before_stop(chosen.files_before_stop, merged, wanted)
         options.create_if_missing(True)
         options.set_write_buffer_manager(self.writes)
         share = int(self.write_bytes * chosen.write_buffer_share)
@@ -124,11 +134,11 @@ class Tuning:
         # stop as soon as one buffer is being flushed. Merging several per flush hangs (see `rocksdb_options`).
         options.set_max_write_buffer_number(3)
         options.set_arena_block_size(_ARENA_BYTES)
-        options.set_level_zero_file_num_compaction_trigger(chosen.files_before_compaction)
+        options.set_level_zero_file_num_compaction_trigger(merged)
         # Both triggers are equal, so RocksDB never sleeps in a write: when it would, writes are stopped, and chunks
         # wait in Python. A larger slowdown trigger would also raise the stop trigger.
-        options.set_level_zero_slowdown_writes_trigger(chosen.files_before_stop)
-        options.set_level_zero_stop_writes_trigger(chosen.files_before_stop)
+        options.set_level_zero_slowdown_writes_trigger(stop)
+        options.set_level_zero_stop_writes_trigger(stop)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_level_compaction_dynamic_level_bytes(True)
         options.set_compression_type(rd.DBCompressionType.lz4())
