@@ -26,6 +26,8 @@ from holdfast.stores.layouts.as_of import beginnings, in_history
 from holdfast.stores.layouts.base import read_note
 from holdfast.stores.layouts.timed import noted_number
 from holdfast.stores.layouts.versioned import DELETED, RowHistory, VersionedWriter
+from holdfast.stores.schema.row_columns import newest_rows
+from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId
 
 
@@ -73,18 +75,18 @@ class HistoryTableWork(TableWork):
             puts = puts.filter(kept)
         tally.add("keys", len(puts.keys))
         before = state.store(self.store.name)
-        cells, deleted = before.get(puts.keys), noted_number(read_note(before, DELETED))
-        latest = unpack_many(cells)
+        before_puts, deleted = before.get(puts.keys), noted_number(read_note(before, DELETED))
+        latest = unpack_many(before_puts)
         old = in_history(self.store, self.now, latest, deleted, puts.times)
         simple = _alone(puts, latest, old, deleted)
         self._put_one_by_one(puts.filter(pc.invert(simple)), old.filter(pc.invert(simple)), bytes_, entries)
-        new, cells = puts.filter(simple), cells.filter(simple)
+        new, cells = puts.filter(simple), before_puts.filter(simple)
         writer = VersionedWriter(self.store, self.version, self.now, before, tally.add)
         changed = writer.after(new.keys, cells, new.times, lambda _: new.rows)
         if writer.newest is not None:
             entries.note_slice(writer.newest)
         bytes_.settle()
-        return pa.concat_tables([changed, bytes_.table()])
+        return _without_same(self.store, pa.concat_tables([changed, bytes_.table()]), puts.keys, before_puts)
 
     def _put_one_by_one(self, puts: _Puts, old: pa.BooleanArray, bytes_: StoreState, entries: RowHistory) -> None:
         if not len(puts.keys):
@@ -95,6 +97,16 @@ class HistoryTableWork(TableWork):
         columns = (each.to_pylist() for each in (puts.keys, puts.own, cells, puts.times))
         for key, beginning, cell, time in zip(*columns, strict=True):
             entries.put(key, beginning, cell, time)
+
+
+def _without_same(spec: StoreSpec, changes: pa.Table, keys: pa.BinaryArray, before: pa.BinaryArray) -> pa.Table:
+    """The changes without latest rows that are as they were. `before` are the latest cells of these keys at `v-1`."""
+    at = pc.index_in(whole(changes["key"]), value_set=keys)
+    then = unpack_many(before.take(at))
+    now = unpack_many(pc.if_else(pc.is_valid(at), whole(changes["value"]), pa.scalar(None, pa.binary())))
+    same_row = pc.equal(now.payloads, newest_rows(spec, then.payloads, then.schemas))
+    same = pc.and_(same_row, pc.equal(now.timestamps, then.timestamps))
+    return changes.filter(pc.invert(pc.fill_null(same, False)))
 
 
 def _alone(puts: _Puts, latest: Cells, old: pa.BooleanArray, deleted: int | None) -> pa.BooleanArray:

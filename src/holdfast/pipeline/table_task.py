@@ -21,6 +21,7 @@ from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.rows import decode_rows, encode_rows
 from holdfast.stores.layouts.plain import PlainWriter
 from holdfast.stores.spec import StoreSpec
+from holdfast.topology.tables import TIME_OF_ROW
 from holdfast.words import TaskId, Version
 
 
@@ -61,8 +62,9 @@ class TableWork:
         tally.add("keys", newest.num_rows)
         writer = PlainWriter(self.store, self.version, self.now, state.store(self.store.name), tally.add)
         times = None if self.columns.time is None else whole(newest[self.columns.time])
-        is_newer = partial(_is_newer, self.store, times)
-        changes = writer.replace(encode_keys(self.store.key, key), times, self._rows(newest), is_newer)
+        rows = self._rows(newest)
+        changed = partial(_are_changed, self.store, times, rows)
+        changes = writer.replace(encode_keys(self.store.key, key), times, rows, changed)
         if changes is not None:
             yield STATE, self.store.name, changes
 
@@ -78,8 +80,12 @@ class TableWork:
         return pc.if_else(pc.fill_null(gone, False), pa.scalar(None, rows.type), rows)
 
 
-def _is_newer(store: StoreSpec, times: pa.Array | None, stored: pa.BinaryArray) -> pa.BooleanArray:
-    """Which rows replace the stored ones: those that aren't older."""
+def _are_changed(
+    store: StoreSpec, times: pa.Array | None, rows: pa.BinaryArray, stored: pa.BinaryArray
+) -> pa.BooleanArray:
+    """Which rows replace the stored ones: those that differ and aren't older. Equal ones have the same event time."""
+    changed = pc.fill_null(pc.not_equal(rows, stored), True)
     if times is None:
-        return pa.repeat(pa.scalar(True), len(stored))
-    return pc.fill_null(pc.greater_equal(times, decode_rows(store.columns, stored)[-1]), True)
+        return changed
+    (before,) = decode_rows(store.columns, stored, {TIME_OF_ROW})
+    return pc.and_(changed, pc.fill_null(pc.greater_equal(times, before), True))
