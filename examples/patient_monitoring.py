@@ -3,7 +3,8 @@
     .venv/bin/python examples/patient_monitoring.py   # reads examples/data/pulse and temperature, and ends
 
 Heartbeats are counted per minute, with 5 seconds of grace for late ones. When a minute ends, its final count is joined
-with the temperatures that were measured within a minute of it.
+with the temperatures that were measured within a minute of it. The join has an hour of grace: a final count comes after
+its minute, and after a pause a batch may span that long.
 
     beats         ●●● ●●●●●● ●●●|●●● ●●●●●  ●|●●        one record per heartbeat
     per minute                  └─ 110        └─ 90      one row per patient when the minute ends
@@ -37,7 +38,7 @@ def build(app: hf.App, pulse: Any, temperature: Any) -> hf.Joined:
     too_fast = per_minute.final().to_stream(key="patient").where("beats > 100")
     measured = app.stream(temperature, key="patient", timestamp="at", name="temperature")
     too_warm = measured.where("celsius > 38.5").select("patient", "celsius", "at")
-    return too_fast.join(too_warm, within=hf.join_window("60s", grace="5s"), name="alerts")
+    return too_fast.join(too_warm, within=hf.join_window("60s", grace="1h"), name="alerts")
 
 
 def main() -> None:

@@ -65,3 +65,48 @@ def test_an_inner_join_that_becomes_a_left_one_sends_no_older_record_without_a_m
     driver.pipe_all({"one": [record("y", 9, 100)], "other": [record("z", 9, 100)]})
     driver.crash().advance("1m")
     assert rows(driver) == [("c", 3, None)], "b was stored before the change"
+
+
+def windowed(windows: Any, *, by_function: bool = False) -> tuple[hf.App, hf.Stream, hf.Stream]:
+    """An app with a stream, and with the final rows of its windows as a stream to which a step was applied."""
+    app = hf.App("final")
+    stream = app.stream(records(COLUMNS), key="id", timestamp="at", name="main")
+    grouped = stream.group_by().window(windows)
+    final = grouped.reduce(max, of="n").store("w").final() if by_function else grouped.count().store("w").final()
+    return app, stream, final.to_stream().drop("window_start")
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+def test_a_join_says_when_final_rows_will_be_late(by_function: bool, caplog: pytest.LogCaptureFixture) -> None:
+    _, stream, final = windowed(hf.tumbling("60s", grace="5s"), by_function=by_function)
+    with pytest.raises(TopologyError, match=r"come 5s1ms to 1m5s after.*up to 4s after their times: all of them are"):
+        final.join(stream, within=hf.join_window("2s", grace="2s"), name="none", prefix="r_")
+    with pytest.raises(TopologyError, match=r"up to 3s after their times: all of them are late"):
+        stream.join(final, within=hf.join_window(before="3s", after="1h"), name="none", prefix="r_")
+    final.join(stream, within=hf.join_window("60s", grace="1h5s"), name="enough", prefix="r_")
+    assert not caplog.records
+    final.join(stream, within=hf.join_window("60s", grace="5s"), name="just", prefix="r_")
+    (said,) = caplog.messages
+    assert (
+        "rows of 'w" in said
+        and "a batch may span no time at all" in said
+        and "a grace of 1m5s and the longest time" in said
+    )
+    caplog.clear()
+    stream.key_by("id").join(final.key_by("id"), within=hf.join_window("60s", grace="35s"), name="more", prefix="r_")
+    (said,) = caplog.messages
+    assert "for none to be late, a batch may span 30s." in said
+
+
+@pytest.mark.parametrize("windows", [hf.tumbling("10s"), hf.sliding("9999ms"), hf.session("9999ms")], ids=str)
+@pytest.mark.parametrize("span", [5, 20])
+def test_final_rows_are_joined_if_batches_span_what_was_said(windows: Any, span: int) -> None:
+    app, stream, final = windowed(windows)
+    joined = final.join(stream, within=hf.join_window("10s", grace="5s"), name="both", prefix="r_")
+    joined.late.to_stream().group_by().count().store("late")
+    driver = TestDriver(app)
+    for first in range(0, 100, span):
+        # The records of a key are so far apart that each is a session.
+        driver.pipe("main", [record(f"{each % 11}", 1, each) for each in range(first, first + span)])
+    assert driver.output("both")
+    assert bool(driver.store("late").items()) == (span > 5)

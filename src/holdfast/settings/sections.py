@@ -62,7 +62,10 @@ class LogSettings(Section):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BatchSettings(Section):
-    """How the stream is divided into batches. This never changes the final state."""
+    """How the stream is divided into batches. This changes the final state only where records are late.
+
+    Whether a record is late is decided by the event clock of the version before: with larger batches fewer are.
+    """
 
     section: ClassVar[str] = "batch"
 

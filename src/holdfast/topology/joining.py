@@ -11,6 +11,7 @@ second store with those that wait for the end of their windows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -23,7 +24,7 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
-from holdfast.stores.options import ROCKSDB, one_of
+from holdfast.stores.options import ROCKSDB, one_of, words
 from holdfast.stores.spec import KEY_VALUE, WINDOW, RowValues, StoreSpec, check_name
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.join_shape import JoinShape, JoinSide
@@ -31,6 +32,8 @@ from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.outputs import ForwardedRows, Output, changes_of
 from holdfast.topology.topology import Operator, SubTopology
+from holdfast.topology.window_reducing import final_rows
+from holdfast.topology.windows import Windows, time_to_close
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -52,6 +55,11 @@ WAIT_TIME: Final = "$time"
 LEAST_BUCKET_MS: Final = 1_000
 
 LATE: Final = "late"
+
+ENOUGH_MS: Final = 3_600_000
+"""If a batch may span an hour of event time, nothing is said about final rows that may be late."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -109,9 +117,33 @@ def add_join(
     key = _common_key(left, right, where)
     topology, sides = left.topology, (_columns_of(left, where), _columns_of(right, where))
     operator, stores = bound(name, cast(How, kind), within, key, *sides, prefix, topology.engine)
+    for stream, side in ((left, operator.left), (right, operator.right)):
+        for output, windows in final_rows(stream):
+            _check_time_for(output, windows, side.window, where)
     topology.check_free(name, stores, "Give the join another name: join(..., name='...').")
     topology.add(name, _merged(left, right, key, operator), key, stores, operator)
     return Joined(topology, name, operator.columns, tuple(key.names), late_of(name))
+
+
+def _check_time_for(output: str, windows: Windows, within: JoinWindow, where: str) -> None:
+    """Says that final rows may be late: they come when the clock is past the ends of their windows."""
+    shortest, longest = time_to_close(windows)
+    taken = within.after_ms + within.grace_ms
+    if taken >= longest + ENOUGH_MS:
+        return
+    fact = (
+        f"{where}: rows of {output!r} come {words(shortest)} to {words(longest)} after their event times, when their "
+        "windows have closed, and later by as much as the batch has moved the clock. This join takes them up to "
+        f"{words(taken)} after their times"
+    )
+    todo = (
+        f"Write within=hf.join_window(..., grace='...') with a grace of {words(longest)} and the longest time that a "
+        "batch may span."
+    )
+    if taken < shortest:
+        raise TopologyError(f"{fact}: all of them are late. {todo}")
+    span = words(taken - longest) if taken > longest else "no time at all"
+    logger.warning("%s: for none to be late, a batch may span %s. %s", fact, span, todo)
 
 
 def late_of(name: str) -> str:

@@ -7,7 +7,7 @@ for sliding windows over a second store with their records. `topology.window_rul
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -30,16 +30,19 @@ from holdfast.topology.outputs import DELETED, forwarded_to
 from holdfast.topology.processing import Processing, add_processing
 from holdfast.topology.processor import WrittenAs, key_as_python
 from holdfast.topology.reducing import Reduced, ReducedTable
+from holdfast.topology.topology import OutputOf
 from holdfast.topology.window_rules import LateRow, Merger, WindowProcessor, WindowRules, processor_of
 from holdfast.topology.window_waiting import UntilClosed, UntilStepEnds
 from holdfast.topology.windowing import (
     FINAL_ROWS,
     LATE,
     UPDATES,
+    WindowedAggregation,
     check_emit,
     check_sends_final,
     columns_of_late,
     names_of,
+    output_of,
     store_of,
     with_final,
 )
@@ -226,3 +229,18 @@ def in_windows(reduced: Reduced, windows: Windows, merge: Merger | None, where: 
             "merger=f, which is called as f(earlier_value, later_value)."
         )
     return ReducedInWindows(reduced, windows, merge)
+
+
+def final_rows(stream: Stream) -> Iterator[tuple[str, Windows]]:
+    """The outputs of final rows that a stream is made of, with their windows, however many steps are between."""
+    for origin in (branch.origin for branch in stream.branches):
+        if not isinstance(origin, OutputOf):
+            continue
+        of = stream.topology.subtopology(origin.subtopology)
+        match of.operator:
+            case WindowedAggregation(windows=windows) if origin.name == output_of(of.name, FINAL_ROWS):
+                yield origin.name, windows
+            case Processing(processor=each) if origin.name == forwarded_to(of.name, FINAL_ROWS):
+                if issubclass(each, WindowProcessor):
+                    yield origin.name, each.rules.windows
+        yield from final_rows(of.stream)

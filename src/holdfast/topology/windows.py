@@ -146,6 +146,18 @@ class SessionWindows:
 Windows = TimeWindows | SlidingWindows | SessionWindows
 
 
+def time_to_close(windows: Windows) -> tuple[int, int]:
+    """How far the event clock is past the latest record of a window when it closes: at least, and at most.
+
+    >>> time_to_close(tumbling("60s", grace="5s")), time_to_close(session("30s"))
+    ((5001, 65000), (30001, 30001))
+    """
+    size = 0 if isinstance(windows, SessionWindows) else windows.size_ms
+    last = size - 1 if isinstance(windows, TimeWindows) else size
+    closes = windows.closes(Window(0, size))
+    return closes - last, closes
+
+
 def tumbling(size: Length, *, grace: Length = "0s") -> TimeWindows:
     """Windows of one size, one after the other. A record is in exactly one.
 
