@@ -53,7 +53,7 @@ from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCh
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, former, ordered
-from holdfast.pipeline.spark import prepare_session, take_name
+from holdfast.pipeline.spark import check_limits, prepare_session, take_name
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.trial_query import check_query
@@ -156,6 +156,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     closing.callback(take_name(app.spark, app.id, lambda: ending.asked or ending.failed))
     check_folders(topology)
     check_columns(topology)
+    frames = {source.name: source.frame for source in topology.sources if source.name in topology.used_sources}
+    for note in check_limits(frames, settings.batch):
+        logger.warning("%s.", note)
     log = _opened_log(app)
     before = _checked_newest(app, log)
     ending.call("a sink's open()", lambda: opened(feeds_of(topology), log))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 
 import pyspark
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
@@ -143,9 +144,52 @@ def _looks_here(jvm: Any) -> bool:
 def limited_reader(session: SparkSession, format: str, settings: BatchSettings) -> DataStreamReader:
     """A reader with the source's option for `batch.max_records` or `batch.max_files`."""
     reader = session.readStream.format(format)
-    option, setting = _LIMITS.get(format, (None, None))
+    option, setting = _LIMITS.get(format.lower(), (None, None))
     value = getattr(settings, setting) if setting else None
     return reader.option(option, value) if option and value is not None else reader
+
+
+def check_limits(frames: Mapping[str, DataFrame], settings: BatchSettings) -> list[str]:
+    """Raises if a source, by its name, was read without the limit that the settings have for its format.
+
+    Only the reader of a source can take the limit. One with a limit of its own keeps it. Returns a note per setting
+    that limits none of the sources.
+    """
+    given = {setting: getattr(settings, setting) for setting in ("max_records", "max_files")}
+    useless = {setting for setting, value in given.items() if value is not None}
+    if not useless:
+        return []
+    for name, frame in frames.items():
+        for format, options in _sources_in(frame):
+            option, setting = _LIMITS.get(format, (None, None))
+            if option is None or setting is None or given[setting] is None:
+                continue
+            if not any(re.fullmatch("max[a-z]+pertrigger", each) for each in options):
+                raise TopologyError(
+                    f"batch.{setting} = {given[setting]} doesn't limit the source {name!r}: only the reader of a "
+                    f"source can take it. Write app.reader({format!r}) instead of spark.readStream.format({format!r}), "
+                    f'or give the reader a limit of its own: .option("{option}", {given[setting]}).'
+                )
+            useless.discard(setting)
+    formats = {setting: [format for format, (_, own) in _LIMITS.items() if own == setting] for setting in useless}
+    return [
+        f"batch.{setting} = {given[setting]} limits none of the app's sources: it is for {', '.join(formats[setting])}"
+        for setting in sorted(useless)
+    ]
+
+
+def _sources_in(frame: DataFrame) -> Iterator[tuple[str, set[str]]]:
+    """The format and the names of the options of each source that a streaming DataFrame reads, in lower case."""
+    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        kind = str(leaf.getClass().getSimpleName())
+        if kind == "StreamingRelation":
+            source = leaf.dataSource()
+            options = str(source.options().keys().mkString("\n"))
+            yield str(source.className()).lower(), set(options.lower().split())
+        elif kind == "StreamingRelationV2":
+            yield str(leaf.sourceName()).lower(), {str(name).lower() for name in leaf.extraOptions().keySet()}
 
 
 def query_options(interval: timedelta, *, local_checkpoint: bool, release: str = pyspark.__version__) -> dict[str, str]:
