@@ -309,3 +309,38 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     assert program.process.wait(TIMEOUT) == -signal.SIGINT
     assert time.monotonic() - begun < 5, "its stop_timeout is 60s, and the batch never ends"
     assert "holdfast: points ended at once" in program.errors.read()
+
+
+FAILING = """
+import holdfast as hf
+
+class Strict(hf.Processor):
+    def process(self, key, event, ctx):
+        raise ValueError("no points")
+
+app = hf.App("strict")
+games = app.reader("parquet").schema("player string, points long, at timestamp").load(INPUT)
+app.stream(games, key="player", timestamp="at").process(Strict)
+app.run()
+"""
+
+
+def test_a_program_that_fails_prints_one_message_and_a_quiet_spark_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    program = FAILING.replace("INPUT", repr(str(tmp_path / "input")))
+    environment = {**os.environ, "HOLDFAST_REST__PORT": "0", "HOLDFAST_PARTITIONS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("Strict.process() raised ValueError: no points") == 1, done.stderr
+    assert "holdfast: strict stopped: Task 0_0: ProcessorFailed: Strict" in done.stderr
+    assert "The driver's metrics: http://127.0.0.1:" in done.stderr
+    for noise in ("Traceback", " WARN ", "[Stage ", "log4j", "setLogLevel"):
+        assert noise not in done.stderr, done.stderr

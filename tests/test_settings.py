@@ -253,7 +253,7 @@ def test_a_variable_can_set_one_entry_of_options() -> None:
         ("HOLDFAST_SNAPSHOT__RATIO", "snapshots.ratio"),
         ("HOLDFAST_BATCH__URL", "Did you mean 'log.url'?"),
         ("HOLDFAST_XYZZY", "`holdfast config` lists all settings."),
-        ("HOLDFAST_LOG", "log.url"),
+        ("HOLDFAST_BATCH", "batch.commit_interval"),
         ("HOLDFAST_LOG__URL__X", "HOLDFAST_LOG__URL"),
     ],
 )
@@ -261,6 +261,12 @@ def test_an_unknown_variable_is_refused_with_the_nearest_one(variable: str, near
     message = refused(lambda: load(env={variable: "x"}))
     assert variable in message
     assert nearest in message
+
+
+def test_the_log_has_a_short_variable_and_the_long_one_wins() -> None:
+    env = {"HOLDFAST_LOG": "s3://bucket/game"}
+    assert load(env=env).settings.log_url("game") == "s3://bucket/game"
+    assert load(env={**env, "HOLDFAST_LOG__URL": "/mnt/game"}).settings.log_url("game") == "/mnt/game"
 
 
 def test_an_unknown_name_in_the_file_is_refused_with_the_nearest_one() -> None:

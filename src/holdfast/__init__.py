@@ -172,10 +172,32 @@ __all__ = list(_HOME_OF)
 
 def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}{_instead(name)}", name=name)
     found = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = found
     return found
+
+
+def _instead(name: str) -> str:
+    """What there is instead of a name that PySpark's functions have."""
+    from holdfast.errors import did_you_mean
+
+    plain = name.replace("_", "").lower()
+    found = next((what for names, what in _INSTEAD.items() if plain in names.split()), None)
+    return f". {found or did_you_mean(name, __all__)}".rstrip(". ") if found or not name.startswith("_") else ""
+
+
+_OWN_FUNCTION = "Keep it by a function of your own: group_by().aggregate_with(...)"
+_INSTEAD = {
+    "maxby minby": f"{_OWN_FUNCTION}; of the latest record by event time it is hf.last('column')",
+    "countdistinct": "About how many there are: hf.approx_count_distinct('column'); exactly, a row per value: "
+    "group_by('key', 'column').count()",
+    "collectlist collectset arrayagg": "The last values: hf.collect('column', limit=100)",
+    "median percentile percentileapprox approxpercentile": "hf.approx_quantile('column', 0.5)",
+    "approxtopk mode": "hf.frequent('column', 10)",
+    "stddev variance stddevsamp varsamp": f"Aggregate count, sum and the sum of squares. {_OWN_FUNCTION}",
+}
+"""By names of PySpark's functions, without underscores: what to use."""
 
 
 def __dir__() -> list[str]:

@@ -93,6 +93,7 @@ class App(Listened):
         self._topology = Topology(self.settings.state.engine, self.settings.on_error)
         super().__init__()
         self._running: RunningApp | None = None
+        self._in_terminal = False
         self._ending = Ending(self.settings.stop_timeout, self._failed)
         self._starting_or_stopping = threading.Lock()
 
@@ -111,8 +112,7 @@ class App(Listened):
     def spark(self) -> SparkSession:
         """The Spark session: the given one, the source's, or one created from the settings."""
         if self._spark is None:
-            spark = self.settings.spark
-            self._spark = session_of(self.id, spark.master, spark.config)
+            self._spark = session_of(self.id, self.settings.spark)
         return self._spark
 
     def reader(self, format: str) -> DataStreamReader:
@@ -317,8 +317,9 @@ class App(Listened):
         """Starts the app and returns when it is stopped, by Ctrl-C, SIGTERM or `stop()` from another thread.
 
         Ctrl-C stops it as `stop()` does, and a second one ends it at once: Spark repeats the batch at the next start.
-        Raises the error that stopped the app, if one did.
+        Raises the error that stopped the app, if one did; if nobody catches it, Python prints its message alone.
         """
+        self._in_terminal = True
         run_in_terminal(self, self._ending)
 
     def stop(self) -> None:
@@ -415,5 +416,6 @@ class App(Listened):
 
     def _failed(self, cause: BaseException) -> None:
         if self._states.try_move(AppState.ERROR, cause):
-            logger.error("app %s stopped: %s", self.id, cause)
+            if logger.hasHandlers() or not self._in_terminal:
+                logger.error("app %s stopped: %s", self.id, cause)  # else `run` raises it, and Python prints it
             self._alerts.publish(cause)

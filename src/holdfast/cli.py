@@ -165,9 +165,10 @@ _ANY_PORT = "127.0.0.1:0"
 
 @app.command()
 def instance(
-    app_id: Annotated[str | None, typer.Option("--app", help="The id of the app.", show_default=False)] = None,
+    app_id: Annotated[str | None, typer.Option("--app", help="The id of the app, also HOLDFAST_APP.")] = None,
     log: Annotated[
-        str | None, typer.Option(help="The address of the app's log. Without it, log.url.", show_default=False)
+        str | None,
+        typer.Option(help="The address of the app's log. Without it, HOLDFAST_LOG or log.url.", show_default=False),
     ] = None,
     id: Annotated[
         str | None, typer.Option(help="The id of this instance. Without it, the host's name.", show_default=False)
@@ -185,8 +186,10 @@ def instance(
     An app with the setting instances = "external" uses such servers. SIGTERM hands the tasks over and ends it. Without
     --app, the configuration is one line of JSON on stdin: this is how `app.run()` starts its own instances.
     """
+    from holdfast.group_command import APP
     from holdfast.instance_command import host, host_as_server, without_app
 
+    app_id = app_id or os.environ.get(APP)
     if app_id is None:
         if any((log, id, tags, advertise, file)) or bind != _ANY_PORT:
             raise without_app()
@@ -204,7 +207,9 @@ app.add_typer(checkpoint, name="checkpoint")
 
 @checkpoint.command("repair")
 def repair_checkpoint(
-    app_id: Annotated[str, typer.Argument(metavar="APP", help="The id of the app, which must not be running.")],
+    app_id: Annotated[
+        str | None, typer.Argument(metavar="[APP]", help="The id of the app, which must not be running.")
+    ] = None,
     file: Annotated[Path | None, typer.Option(help="A TOML file with the app's settings.", show_default=False)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
 ) -> None:
@@ -212,16 +217,19 @@ def repair_checkpoint(
 
     For a checkpoint whose newest entries are lost or damaged, that was set back, is ahead of the log, or is gone.
     """
+    from holdfast.group_command import app_or_default
     from holdfast.log.log import Log
     from holdfast.log.storage import open_storage
     from holdfast.pipeline.checkpoint_repair import repair
     from holdfast.pipeline.offsets import Checkpoint
     from holdfast.pipeline.spark import session_of
 
-    settings = load(file=file, env=os.environ).settings.absolute()
+    settings = load(file=file, env=os.environ).settings
+    app_id = app_or_default(app_id, settings)
+    settings = settings.absolute()
     url, options = settings.log_url(app_id), settings.log.options
     log = Log.open(open_storage(url, options, fsync=settings.log.fsync, retry=settings.retry))
-    session = session_of("holdfast checkpoint repair", settings.spark.master, settings.spark.config)
+    session = session_of("holdfast checkpoint repair", settings.spark)
     place = settings.checkpoint(app_id)
     done = repair(Checkpoint(session, place), log.newest(), dry_run=dry_run)
     print("\n".join(done) if done else f"{place} is at the log's position. Nothing to do.")

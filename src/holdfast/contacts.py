@@ -137,7 +137,7 @@ class Contact:
 
     def _tell_all(self, news: News) -> None:
         if news.app_state is not None and news.app_state != self._told.app_state:
-            self.client.app_state(news.app_state.state, news.app_state.cause)
+            self.client.app_state(news.app_state.state, news.app_state.cause, news.app_state.driver_metrics)
             self._told = replace(self._told, app_state=news.app_state)
         if news.generation != self._told.generation:
             self.client.generation(news.generation)

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ErrorCategory, HoldfastError, did_you_mean
-from holdfast.settings.load import load
+from holdfast.settings.load import LOG_VARIABLE, load
 from holdfast.settings.units import parse_bytes, shown_size
 
 if TYPE_CHECKING:
@@ -34,6 +34,16 @@ group = typer.Typer(help="The group of an app: its instances, and which of them 
 _SHOWN = 50
 """How many replicas the table has at most: the heaviest. `--json` has all of them."""
 _LOOKS_PER_INTERVAL = 10
+
+
+APP, LOG = "HOLDFAST_APP", LOG_VARIABLE
+"""Where a command finds the app and its log, if no option says so."""
+
+
+class AppMissing(HoldfastError):
+    """A command doesn't know which app it is about."""
+
+    category = ErrorCategory.INVALID
 
 
 class UnknownTask(HoldfastError):
@@ -58,17 +68,30 @@ class Target:
     def opened(self) -> "tuple[Log, Settings]":
         """The log of the app, and the settings it was found by."""
         settings = load(file=self.file, env=os.environ).settings
+        app = app_or_default(self.app, settings)
         if self.log is not None:
             settings = replace(settings, log=replace(settings.log, url=self.log))
-        if self.app is None:
-            raise typer.BadParameter("the id of the app is missing. Write --app ID.")
-        return _open(self.app, settings.log_url(self.app), settings.log.options), settings
+        return _open(app, settings.log_url(app), settings.log.options), settings
 
 
-AppOption = Annotated[str | None, typer.Option("--app", metavar="ID", help="The id of the app.", show_default=False)]
+def app_or_default(given: str | None, settings: "Settings") -> str:
+    """The id of the app that a command is about: the given one, that of the environment, or the only one here."""
+    if found := given or os.environ.get(APP):
+        return found
+    here = sorted(each.parent.name for each in Path(settings.base_dir).glob("*/log") if each.is_dir())
+    if len(here) == 1:
+        return here[0]
+    has = f"{settings.base_dir} has the apps {', '.join(here)}" if here else f"{settings.base_dir} has no app"
+    raise AppMissing(f"Which app? {has}. Write --app ID or set {APP}, or run the command in the folder of the app.")
+
+
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", metavar="ID", help=f"The id of the app. Without it: {APP}, or the only one in this folder."),
+]
 LogOption = Annotated[
     str | None,
-    typer.Option("--log", metavar="URL", help="The folder or URL of its log. Without it: the settings say where."),
+    typer.Option("--log", metavar="URL", help=f"Its log: a folder or URL. Without it: {LOG}, then the settings."),
 ]
 FileOption = Annotated[
     Path | None,

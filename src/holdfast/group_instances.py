@@ -354,8 +354,8 @@ class GroupInstances:
             self._news = News(version, self._news.generation, self._news.app_state)
             self._tell_all()
 
-    def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
-        said = AppStateMessage(str(state), None if cause is None else str(cause))
+    def set_app_state(self, state: AppState, cause: BaseException | None, driver_metrics: str | None) -> None:
+        said = AppStateMessage(str(state), None if cause is None else str(cause), driver_metrics)
         with self._changing:
             self._news = News(self._news.version, self._news.generation, said)
             self._tell_all()

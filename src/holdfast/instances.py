@@ -59,8 +59,8 @@ class Instances(Protocol):
     def due(self, version: Version) -> Mapping[str, Due]:
         """By store, what is due next at a version. Raises InstanceUnavailable while no replica of a task can answer."""
 
-    def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
-        """Tells every instance the state that `GET /v1/state` returns."""
+    def set_app_state(self, state: AppState, cause: BaseException | None, driver_metrics: str | None) -> None:
+        """Tells every instance what `GET /v1/state` returns: the state, and the address of the driver's metrics."""
 
     def stop(self, seconds: float) -> None:
         """Ends the instances that were started, within this time. Safe to call twice, and after a failed start."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.group_command import AppOption, FileOption, LogOption, Target
+from holdfast.group_command import APP, LOG, AppOption, FileOption, LogOption, Target
 
 if TYPE_CHECKING:
     import ssl
@@ -41,7 +41,7 @@ class Connection:
     address: Annotated[
         str | None,
         typer.Option(
-            help=f"Addresses of REST, separated by commas. Without it and --app: {ADDRESS}, or {LOCAL}.",
+            help=f"Addresses of REST, separated by commas. Without it and --app: {ADDRESS}, {APP}, or {LOCAL}.",
             show_default=False,
         ),
     ] = None
@@ -110,8 +110,9 @@ class Connection:
         in_log = self.app is not None or self.log is not None
         if in_log and self.address is not None:
             raise typer.BadParameter("--address can't be combined with --app and --log. Give either of them.")
-        if not in_log:
-            given = self.address or os.environ.get(ADDRESS) or LOCAL
+        elsewhere = self.address or os.environ.get(ADDRESS)
+        if not in_log and (elsewhere or not (os.environ.get(APP) or os.environ.get(LOG))):
+            given = elsewhere or LOCAL
             return [each.strip() for each in given.split(",")]
         from holdfast.rest_calls import rest_addresses
 

@@ -219,7 +219,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
     closing.callback(free)
     closing.callback(lambda: sinks.stop(ending.left(SINKS)))  # before the instances, which may use all of the time
-    states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
+    metrics_address = served.address if served else None
+    states.add_listener(lambda old, new: instances.set_app_state(new, states.cause, metrics_address))
 
     def locations() -> StateLocations:
         return _locations(app, log, instances)
@@ -272,7 +273,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         running_query=query,
         batches=batches,
         pausing=pausing,
-        metrics_address=served.address if served else None,
+        metrics_address=metrics_address,
         ending=ending,
         closing=closing,
     )

@@ -5,9 +5,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Protocol
 
 from holdfast.ending import Ending
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.states import ACTIVE, AppState
 
 
@@ -24,6 +26,8 @@ class Runnable(Protocol):
     def version(self) -> int: ...
     @property
     def address(self) -> str | None: ...
+    @property
+    def metrics_address(self) -> str | None: ...
     def start(self) -> object: ...
     def stop(self) -> None: ...
 
@@ -36,16 +40,45 @@ def run_in_terminal(app: Runnable, ending: Ending) -> None:
             app.start()
             if app.state in ACTIVE:
                 has_run = True
-                _say(f"{app.id} is {app.state} at version {app.version}. Query it: {app.address}/v1/state")
+                _say(_running(app))
             while not ending.wait(0.2) and app.state in ACTIVE:
                 pass
             app.stop()
     except (KeyboardInterrupt, SystemExit):
         _say(f"{app.id} ended at once. Spark repeats its batch at the next start.")
         raise
+    except HoldfastError as error:
+        _print_alone(app.id, error)
+        raise
     if app.state is AppState.ERROR and app.cause is not None:
+        _print_alone(app.id, app.cause)
         raise app.cause
     _say(f"{app.id} stopped {f'at version {app.version}' if has_run else 'before it was running'}.")
+
+
+def _running(app: Runnable) -> str:
+    addresses = f". Query it: {app.address}/v1/state" if app.address else ""
+    if app.metrics_address:
+        addresses += f". The driver's metrics: {app.metrics_address}"
+    return f"{app.id} is {app.state} at version {app.version}{addresses}"
+
+
+def _print_alone(app: str, error: BaseException) -> None:
+    """Has Python print this error, if nobody catches it, as its message.
+
+    A traceback would show where Holdfast has noticed it, and no code of the user's. One that may be a bug has it.
+    """
+    if not isinstance(error, HoldfastError) or error.category is ErrorCategory.BUG:
+        return
+    others = sys.excepthook
+
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        if value is error:
+            _say(f"{app} stopped: {error}")
+        else:
+            others(kind, value, trace)
+
+    sys.excepthook = hook
 
 
 def _say(line: str) -> None:

@@ -362,6 +362,10 @@ def test_an_address_needs_no_scheme(given: str) -> None:
 def test_what_cant_be_an_address_is_refused_at_once(given: str) -> None:
     with pytest.raises(BadAddress, match="is not an address of REST. Give those .* such as http://localhost:8080"):
         Core([given])
+    with pytest.raises(BadAddress, match=r"None is not an address of REST: app.address is None before app.start\(\)"):
+        Core([None])  # type: ignore[list-item]
+    with pytest.raises(BadAddress, match="8080 is not an address of REST: its type is int"):
+        Core([8080])  # type: ignore[list-item]
     with pytest.raises(BadAddress, match="There are no addresses"):
         Core([])
 

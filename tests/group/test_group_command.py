@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from holdfast.group.generations import Generation, Rules
 from holdfast.group.members import Hosted, Member, MemberState
 from holdfast.group.membership import Membership, Status
 from holdfast.group.overview import Watch
-from holdfast.group_command import GroupReader, Target, keep_looking
+from holdfast.group_command import AppMissing, GroupReader, Target, keep_looking
 from holdfast.log import names
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
@@ -268,10 +269,28 @@ def test_a_member_of_another_log_is_left_out_with_a_warning(cluster: Cluster, ca
     assert names.member("x") in caplog.text
 
 
-def test_without_the_id_of_the_app_the_command_says_what_is_missing(cluster: Cluster) -> None:
-    done = CliRunner().invoke(command, ["group"])
-    assert done.exit_code == 2
-    assert "the id of the app is missing. Write --app ID." in done.output
+def test_app_and_log_come_from_the_environment_or_from_the_folder(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = cluster.log.app.id
+
+    def invoke(*more: str) -> Result:
+        return CliRunner().invoke(command, ["group", *more, "--json"])
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AppMissing, match=r"Which app\? ./.holdfast has no app. Write --app ID or set HOLDFAST_APP"):
+        raise invoke().exception or AssertionError
+    monkeypatch.setenv("HOLDFAST_APP", app)
+    monkeypatch.setenv("HOLDFAST_LOG", cluster.url)
+    assert invoke().exit_code == 0
+    assert invoke("--app", "another").exit_code == 1, "an option wins"
+    monkeypatch.delenv("HOLDFAST_APP")
+    monkeypatch.delenv("HOLDFAST_LOG")
+    shutil.copytree(cluster.url, tmp_path / ".holdfast" / app / "log")
+    assert invoke().exit_code == 0, "the only app of the folder"
+    (tmp_path / ".holdfast" / "zoo" / "log").mkdir(parents=True)
+    with pytest.raises(AppMissing, match=rf"has the apps {app}, zoo\. Write --app ID"):
+        raise invoke().exception or AssertionError
 
 
 class Looks(ManualClock):

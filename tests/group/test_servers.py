@@ -276,17 +276,19 @@ def test_a_member_with_an_address_that_is_none_keeps_no_other_one_from_being_cal
 def test_the_state_says_that_the_driver_is_gone_until_another_one_is_there(tmp_path: Path) -> None:
     with Server(tmp_path, "a", {"GROUP__SESSION_TIMEOUT": "2s"}) as a:
 
-        def state() -> object:
-            return httpx2.get(f"{a.addresses['rest']}/v1/state").json()["state"]
+        def state(field: str = "state") -> object:
+            return httpx2.get(f"{a.addresses['rest']}/v1/state").json()[field]
 
         for _ in range(2):
             with game(tmp_path) as app:
                 app.commit(1)
                 joined(a)
                 app.start()
-                app.instances.set_app_state(AppState.RUNNING, None)
+                app.instances.set_app_state(AppState.RUNNING, None, "http://127.0.0.1:9/metrics")
                 until(lambda: state() == "running", "the driver has said so")
+                assert state("driver_metrics") == "http://127.0.0.1:9/metrics"
             until(lambda: state() == "no_driver", "nobody makes versions any more")
+            assert state("driver_metrics") is None
 
 
 def test_a_bad_assignor_of_a_user_is_one_alert(tmp_path: Path) -> None:

@@ -400,6 +400,11 @@ def test_a_forwarded_row_of_other_types_is_an_error() -> None:
         with pytest.raises(BadValue, match="must have exactly n"):
             ctx.forward("ann", value)
     assert len(ctx.outlets[None].rows) == 3
+    ctx.forward("ann", {"player": "ann", "n": 4})
+    assert ctx.outlets[None].rows[3:] == [("ann", 4)], "what the key fills may be there twice"
+    with pytest.raises(BadValue, match="'player': 'bob'.* it may repeat what the key has"):
+        ctx.forward("ann", {"player": "bob", "n": 4})
+    assert len(ctx.outlets[None].rows) == len(ctx.outlets[None].times) == 4
     with pytest.raises(TopologyError, match="output="):
         hf.Context(Version(1), Now(0), 0, {}, lambda name, number: None).forward("ann", {})
 

@@ -214,6 +214,7 @@ def test_the_state(rest: httpx2.Client) -> None:
         "ready": True,
         "tasks": [{"task": "0_0", "phase": "running", "version": 7, "ready": True, "error": None}],
         "cause": None,
+        "driver_metrics": None,
     }
 
 

@@ -1,12 +1,13 @@
 """What a test gives to the driver and asks it for: records, the names of outputs, and columns that aren't there."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 import holdfast as hf
-from holdfast.errors import TopologyError
+from holdfast.errors import BadValue, TopologyError
 from holdfast.testing import TestDriver, records
 from tests.testing.test_driver import GAMES, game, games_app, without_spark
 
@@ -100,3 +101,25 @@ def test_a_misspelt_column_is_named_without_spark() -> None:
     places = app.global_table(records("id bigint, name string"), "places", key="id")
     with pytest.raises(TopologyError, match="no column 'pionts'"):
         games.join(places, on="pionts", name="placed")
+
+
+def test_decimals_may_be_texts() -> None:
+    app = hf.App("money")
+    app.stream(records("player string, spent decimal(10,2)"), key="player", name="games").group_by().aggregate(
+        spent=hf.sum("spent")
+    ).store("spent")
+    driver = TestDriver(app)
+    driver.pipe("games", [{"player": "ann", "spent": "12.50"}, {"player": "ann", "spent": Decimal("0.25")}])
+    assert driver.store("spent").get("ann") == {"spent": Decimal("12.75")}
+    with pytest.raises(BadValue, match="column 'spent' can't be decimal.*: 'much' is not a decimal number"):
+        driver.pipe("games", {"player": "ann", "spent": "much"})
+    with pytest.raises(BadValue, match=r'0.1 is a float, which is not exact. Write Decimal\("0.1"\) or "0.1"'):
+        driver.pipe("games", {"player": "ann", "spent": 0.1})
+
+
+def test_final_rows_that_nobody_has_asked_for_are_an_error_that_says_how() -> None:
+    app = hf.App("minutes")
+    stream = app.stream(records("player string, at timestamp"), key="player", timestamp="at", name="games")
+    stream.group_by().window(hf.tumbling("1m")).count().store("minutes")
+    with pytest.raises(TopologyError, match=r"no table sends final rows. .*: table.final\(\)"):
+        TestDriver(app).output("minutes/final")

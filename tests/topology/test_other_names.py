@@ -5,8 +5,11 @@ import pickle
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import holdfast as hf
+from holdfast.errors import TopologyError
 from holdfast.testing import records
 from holdfast.topology.other_names import Named
 
@@ -85,3 +88,68 @@ class Plain(Named):
 def test_a_property_that_fails_shows_its_own_error() -> None:
     with pytest.raises(AttributeError, match="'int' object has no attribute 'missing'"):
         _ = Plain(3).broken
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("max_by", r"no attribute 'max_by'. Keep it by a function of your own: group_by\(\).aggregate_with"),
+        (
+            "count_distinct",
+            r"no attribute 'count_distinct'. About how many there are: hf.approx_count_distinct\('column'",
+        ),
+        ("countDistinct", "hf.approx_count_distinct"),
+        ("collect_list", "hf.collect"),
+        ("tumblin", "Did you mean 'tumbling'"),
+    ],
+)
+def test_a_function_of_pyspark_that_is_not_here_is_an_error_with_what_is(name: str, message: str) -> None:
+    with pytest.raises(AttributeError, match=message):
+        getattr(hf, name)
+    assert not hasattr(hf, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.group_by(hf.tumbling("10s")), r"this is a window. Write group_by\(\).window\(...\)"),
+        (lambda s: s.group_by(["player", "city"]), r"each as an argument of its own: group_by\('game', 'player'\)"),
+        (lambda s: s.key_by(7), r"key_by\(7\): it takes names of columns"),
+        (lambda s: s.select("player", "points * 2 AS p"), r"Write with_column\('p', 'points \* 2'\) before it"),
+        (lambda s: s.select("player", "upper(city)"), r"or select\(F.expr\('upper\(city\)'\)\)"),
+    ],
+)
+def test_what_is_not_the_name_of_a_column_is_an_error_that_says_what_to_write(call: Any, message: str) -> None:
+    stream = hf.App("names").stream(records("player string, city string, points bigint"), key="player")
+    with pytest.raises(TopologyError, match=message):
+        call(stream)
+
+
+@pytest.mark.spark
+def test_expressions_are_of_one_record_and_groups_are_columns(spark: SparkSession) -> None:
+    stream = hf.App("names").stream(records("player string, points bigint, at timestamp"), key="player")
+    with pytest.raises(TopologyError, match=r"group_by\(Column<'date_format.*\): .* Name it first: stream.with_column"):
+        stream.group_by(F.date_format("at", "yyyy"))  # type: ignore[arg-type]
+    with pytest.raises(
+        TopologyError, match=r"the expression 'max_by\(player, points\)' isn't computed from one record"
+    ):
+        stream.group_by().aggregate(best=hf.max("max_by(player, points)"))
+    assert stream.select("player", "at").columns == ["player", "at"]
+
+
+def test_every_output_is_a_stream_by_its_own_key_or_by_another_one() -> None:
+    class Passing(hf.Processor):
+        def process(self, key: Any, event: Any, ctx: hf.Context) -> None:
+            ctx.forward(key, event)
+
+    stream = hf.App("keys").stream(records("player string, city string, points bigint"), key="player")
+    table = stream.group_by().aggregate(city=hf.max("city")).store("cities")
+    reduced = stream.group_by().reduce(max, of="points").store("best")
+    joined = stream.join(table, name="joined", prefix="t_")
+    passed = stream.process(Passing, output="player string, city string, points bigint")
+    for each, other in ((table, "city"), (reduced, "value"), (joined, "city"), (passed, "city")):
+        assert each.to_stream().key == ("player",)
+        assert each.to_stream(key=other).key == (other,)
+    renamed = stream.process(Passing, output="who string, n bigint", name="renamed")
+    with pytest.raises(TopologyError, match=r"lacks 'player' of the key .* to_stream\(key='who'\)"):
+        renamed.to_stream()

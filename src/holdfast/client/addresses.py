@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 from holdfast.client.errors import BadAddress
 
 
-def addresses_of(given: str | Sequence[str]) -> tuple[str, ...]:
+def addresses_of(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """The addresses, each with its scheme and without a slash at the end. Raises for one that nothing can be asked at.
 
     >>> addresses_of("localhost:8080"), addresses_of(["https://a.example/scores/", "[::1]:8080"])
     (('http://localhost:8080',), ('https://a.example/scores', 'http://[::1]:8080'))
     """
-    addresses = tuple(_address(each) for each in ([given] if isinstance(given, str) else given))
+    addresses = tuple(_address(each) for each in ([given] if given is None or isinstance(given, str) else given))
     if not addresses:
         raise BadAddress("There are no addresses.")
     return addresses
@@ -60,7 +60,11 @@ def _is_https(address: str) -> bool:
     return urlsplit(address).scheme == "https"
 
 
-def _address(text: str) -> str:
+def _address(text: object) -> str:
+    if text is None:
+        raise BadAddress("None is not an address of REST: app.address is None before app.start() and after the end.")
+    if not isinstance(text, str):
+        raise BadAddress(f"{text!r:.200} is not an address of REST: its type is {type(text).__name__}.")
     address = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(address)

@@ -234,9 +234,9 @@ class StateClient:
         body = self._act("events", messages.EventsSince(since, wait, life), longer=wait)
         return msgspec.json.decode(body, type=EventPage)
 
-    def app_state(self, state: str, cause: str | None = None) -> None:
+    def app_state(self, state: str, cause: str | None = None, driver_metrics: str | None = None) -> None:
         """Sets what `GET /v1/state` says."""
-        self._act("app_state", messages.AppStateMessage(state, cause))
+        self._act("app_state", messages.AppStateMessage(state, cause, driver_metrics))
 
     def generation(self, number: int) -> None:
         """Says that there is this generation. Returns at once; the instance looks at the log by itself."""

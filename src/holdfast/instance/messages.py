@@ -123,10 +123,11 @@ class EventsSince(msgspec.Struct, frozen=True):
 
 
 class AppStateMessage(msgspec.Struct, frozen=True):
-    """do_action app_state: the app's state for `GET /v1/state`, and its cause if it is an error."""
+    """do_action app_state: for `GET /v1/state` the app's state, the cause of an error, and the driver's metrics."""
 
     state: str
     cause: str | None = None
+    driver_metrics: str | None = None
 
 
 class NewGeneration(msgspec.Struct, frozen=True):

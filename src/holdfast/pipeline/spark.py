@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
-from holdfast.settings.sections import BatchSettings
-from holdfast.topology.plain_frames import use_this_python
+from holdfast.settings.sections import BatchSettings, SparkSettings
+from holdfast.topology.plain_frames import quiet_options, use_this_python
 
 SHUFFLE_CHECKS = {
     # The output of a stage that runs again with other rows must not be mixed with that of its first run.
@@ -92,7 +92,7 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def session_of(app: str, master: str, config: Mapping[str, str]) -> SparkSession:
+def session_of(app: str, settings: SparkSettings) -> SparkSession:
     """The Spark session of this process, as it is, or a new one for an app without one."""
     if SparkContext._active_spark_context is not None:
         session = SparkSession.builder.getOrCreate()
@@ -100,8 +100,9 @@ def session_of(app: str, master: str, config: Mapping[str, str]) -> SparkSession
         return session
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app).master(master)
-    for name, value in {**SESSION, **config}.items():
+    builder = SparkSession.builder.appName(app).master(settings.master)
+    quiet = quiet_options() if settings.quiet else {}
+    for name, value in {**SESSION, **quiet, **settings.config}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

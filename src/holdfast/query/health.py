@@ -42,6 +42,8 @@ class AppStateInfo(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     tasks: tuple[TaskInfo, ...] = ()
     cause: str | None = None
+    driver_metrics: str | None = None
+    """The address of the driver's own metrics; each instance has its own at /metrics."""
 
 
 class Partitions(msgspec.Struct, frozen=True):

@@ -82,6 +82,7 @@ def state_of(instance: Instance) -> AppStateInfo:
         ready=ready,
         tasks=tasks,
         cause=sent.cause,
+        driver_metrics=sent.driver_metrics,
     )
 
 

@@ -23,8 +23,11 @@ PREFIX = "HOLDFAST_"
 
 # Variables with this prefix that aren't settings: of clients, for tests, and those that Kubernetes sets for a service
 # "holdfast".
+LOG_VARIABLE = "HOLDFAST_LOG"
+"""The address of the log, for apps and commands: short for `HOLDFAST_LOG__URL`, which wins."""
+
 _OTHER_VARIABLES = re.compile(
-    r"HOLDFAST_(CONFIG|CLIENT_.*|FAULT|FAULT_DIR|VERSITYGW|(TEST|BENCH|CRASH)(_.*)?|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)"
+    r"HOLDFAST_(CONFIG|APP|CLIENT_.*|FAULT|FAULT_DIR|VERSITYGW|(TEST|BENCH|CRASH)(_.*)?|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)"
 )
 
 
@@ -141,7 +144,7 @@ def _from_environment(env: Mapping[str, str], so_far: Mapping[str, Any]) -> dict
     for variable, text in sorted(env.items()):
         if not variable.startswith(PREFIX) or _OTHER_VARIABLES.fullmatch(variable):
             continue
-        parts = variable.removeprefix(PREFIX).split("__", 2)
+        parts = ["LOG", "URL"] if variable == LOG_VARIABLE else variable.removeprefix(PREFIX).split("__", 2)
         if len(parts) == 3:  # one entry of a mapping: HOLDFAST_LOG__OPTIONS__AWS_REGION
             name = _known(".".join(parts[:2]).lower(), f"of the variable {variable}")
             if all_settings()[name].base_type is not OptionMap:

@@ -325,6 +325,13 @@ class SparkSettings(Section):
         "The folder of Spark's checkpoint. If not set: `<base_dir>/<app>/checkpoint`.",
         InKafkaStreams("none: offsets are in the consumer group (`application.id`)"),
     ] = None
+    quiet: Annotated[
+        bool,
+        "Whether Spark prints nothing but errors that Holdfast doesn't report itself: no banner and no warnings. Your "
+        "own session, one whose Spark has a `log4j2.properties`, or that sets `spark.driver.extraJavaOptions`, logs as "
+        "it does without Holdfast.",
+        InKafkaStreams("none: a library that logs as your process does"),
+    ] = True
     config: Annotated[
         OptionMap,
         "Spark's own properties of the session, such as `spark.executor.memory`. Secrets are never shown.",

@@ -49,6 +49,7 @@ from holdfast.topology.global_tables import check_sources
 from holdfast.topology.outputs import DEAD_LETTERS, OF_OUTPUT, OF_STORE
 from holdfast.topology.processor import Processor
 from holdfast.topology.topology import SinkNode, Source, Topology
+from holdfast.topology.windowing import FINAL_ROWS
 from holdfast.words import Millis, TaskId, Version
 
 Row = dict[str, Any]
@@ -277,6 +278,10 @@ class TestDriver:
         if name in known:
             return known[name]
         ends = [each for each in known if each.endswith(f"{OF_OUTPUT}{name}")]
+        if not ends and name.rpartition(OF_OUTPUT)[2] == FINAL_ROWS:
+            raise TopologyError(
+                f"output({name!r}): no table sends final rows. Ask for them where the app is built: table.final()."
+            )
         if len(ends) != 1:
             raise TopologyError(
                 f"output({name!r}): {'several outputs have' if ends else 'no output has'} this name. "

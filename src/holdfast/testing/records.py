@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -75,10 +75,13 @@ def _checked(row: object, schema: pa.Schema, source: str) -> Mapping[str, Any]:
 
 def _column(field: pa.Field, values: list[Any], source: str) -> pa.Array:
     try:
-        moments = pa.types.is_timestamp(field.type)
         for value in values:
             _check_whole(value, field.type)
-        return pa.array([_moment(value) for value in values] if moments else values, field.type)
+        if pa.types.is_timestamp(field.type):
+            values = [_moment(value) for value in values]
+        elif pa.types.is_decimal(field.type):
+            values = [_decimal(value) for value in values]
+        return pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadValue(
             f"pipe({source!r}): a value of the column {field.name!r} can't be {field.type}: {error}. Values are "
@@ -108,6 +111,24 @@ def _check_whole(value: Any, kind: pa.DataType) -> None:
     elif pa.types.is_struct(kind) and isinstance(value, Mapping):
         for field in kind.fields:
             _check_whole(value.get(field.name), field.type)
+
+
+def _decimal(value: Any) -> Any:
+    """An exact number, also given as text.
+
+    >>> _decimal("12.50"), _decimal(None)
+    (Decimal('12.50'), None)
+    >>> _decimal(0.1)
+    Traceback (most recent call last):
+        ...
+    TypeError: 0.1 is a float, which is not exact. Write Decimal("0.1") or "0.1"
+    """
+    if isinstance(value, float):
+        raise TypeError(f'{value} is a float, which is not exact. Write Decimal("{value}") or "{value}"')
+    try:
+        return Decimal(value) if isinstance(value, str) else value
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is not a decimal number") from None
 
 
 def _moment(value: Any) -> Any:

@@ -13,7 +13,7 @@ from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
-from holdfast.topology.derived import derive
+from holdfast.topology.derived import derive, names_of
 from holdfast.topology.frames import input_type, key_of, type_of
 from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import DELETED, AggregateRows, ForwardedRows, Output
@@ -63,15 +63,17 @@ class Table(Named):
         (store,) = self.topology.subtopology(self.name).stores
         return store
 
-    def to_stream(self) -> Stream:
-        """The changed rows of each version as a stream, by the table's key; `key_by` gives it another one.
+    def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
+        """The changed rows of each version as a stream, by the table's key, or by these columns.
 
         A row's event time is the latest of the records that its key had; that of a joined row is the later one of the
         two rows that it is made of.
         """
         output = self.topology.outputs[self.name]
         assert isinstance(output, AggregateRows | ForwardedRows)
-        return derive(self.topology, self.name, output.name, output.columns, tuple(self.spec.key.names))
+        return derive(
+            self.topology, self.name, output.name, output.columns, names_of(key) or tuple(self.spec.key.names)
+        )
 
     def join(
         self,

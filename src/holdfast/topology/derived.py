@@ -18,6 +18,8 @@ from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.topology import Branch, OutputOf
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.stores.formats.types import Schema
     from holdfast.topology.stream import Stream
     from holdfast.topology.topology import Topology
@@ -50,6 +52,11 @@ def arrow_columns(columns: Schema) -> pa.Schema:
     """The same as Arrow columns."""
     own = [(TIME, pa.timestamp("us", "UTC")), (TASK, pa.int32()), (ROW, pa.int64())]
     return pa.schema([*columns.arrow, *(pa.field(*each) for each in own)])
+
+
+def names_of(key: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The columns that `to_stream(key=...)` names."""
+    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
 
 
 def derive(topology: Topology, name: str, output: str, columns: Schema, key: tuple[str, ...]) -> Stream:

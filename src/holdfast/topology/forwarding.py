@@ -67,12 +67,23 @@ class Outlet:
         self.picks[parts] = pick
         return pick
 
+    def repeats_key(self, parts: Row, row: Mapping[str, object]) -> bool:
+        """Whether what a value has beside its own columns is what the key has in these columns.
+
+        >>> outlet = Outlet(None, Schema.of(player="string", n="int"))
+        >>> [outlet.repeats_key(("ann",), {"player": name, "n": 3}) for name in ("ann", "bob")]
+        [True, False]
+        """
+        by_key, own = dict(zip(self.columns, parts, strict=False)), self.columns[len(parts) :]
+        others = {name: value for name, value in row.items() if name not in own}
+        return all(name in by_key and by_key[name] == value for name, value in others.items())
+
     def misfit(self, parts: Row, row: Mapping[str, object]) -> BadValue:
         to = "" if self.name is None else f" to {self.name!r}"
         return BadValue(
             f"ctx.forward(){to} got the key {shown(parts)} and the value {shown(dict(row))}; the output has the "
             f"columns {', '.join(self.columns)}. The key fills the first {len(parts)}, the value must have exactly "
-            f"{', '.join(self.columns[len(parts) :]) or 'nothing'}."
+            f"{', '.join(self.columns[len(parts) :]) or 'nothing'}; it may repeat what the key has."
         )
 
 

@@ -93,6 +93,12 @@ def expression_type(frame: DataFrame, value: str | Column, where: str) -> str:
     with errors_in(frame, where):
         given = spark_frame(frame)
         chosen = given.selectExpr(value) if isinstance(value, str) else given.select(value)
+    if (node := str(chosen._jdf.queryExecution().analyzed().nodeName())) != "Project":
+        raise TopologyError(
+            f"{where}: the expression {written(value)} isn't computed from one record ({node}). Give an expression of "
+            "one record's columns; what combines several records is a function of your own: group_by().reduce(...), "
+            "group_by().aggregate_with(...), or a processor."
+        )
     return chosen.schema.fields[0].dataType.simpleString()
 
 
@@ -176,6 +182,44 @@ def check_column(frame: DataFrame, column: str, where: str) -> None:
     """Raises if there is no such column. Spark's names may differ in case."""
     if column.lower() not in map(str.lower, frame.columns):
         raise TopologyError(f"{where}: {_no_column(frame, column)}")
+
+
+def check_names(columns: Iterable[object], call: str) -> None:
+    """Raises for what isn't the name of a column."""
+    from pyspark.sql import Column
+
+    from holdfast.topology.windows import Windows
+
+    for column in columns:
+        if isinstance(column, str):
+            continue
+        if isinstance(column, Windows):
+            raise TopologyError(
+                f"{call}({column!r}): it takes names of columns, and this is a window. Write {call}().window(...)."
+            )
+        if isinstance(column, Column):
+            raise TopologyError(
+                f"{call}({written(column)}): it takes names of columns, and this is an expression. Name it first: "
+                f'stream.with_column("name", ...).{call}("name").'
+            )
+        raise TopologyError(
+            f"{call}({column!r}): it takes names of columns, each as an argument of its own: {call}('game', 'player')."
+        )
+
+
+def check_selected(frame: DataFrame, columns: Iterable[object], where: str) -> None:
+    """Raises for SQL among the columns to keep, of which Spark would say that there is no such column."""
+    for column in columns:
+        if not isinstance(column, str) or column in frame.columns or not re.search(r"[\s()+/%-]|.\*", column):
+            continue
+        if column.startswith("`"):
+            continue
+        found = re.fullmatch(r"(.+?)\s+AS\s+`?(\w+)`?", column, re.IGNORECASE)
+        value, name = (found[1], found[2]) if found else (column, "name")
+        raise TopologyError(
+            f"{where}: {column!r} is no column but an expression, and select() takes names, as in PySpark. Write "
+            f"with_column({name!r}, {value!r}) before it, or select(F.expr({column!r}))."
+        )
 
 
 def _no_column(frame: DataFrame, column: str) -> str:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import Schema
-from holdfast.topology.derived import derive
+from holdfast.topology.derived import derive, names_of
 from holdfast.topology.other_names import Named
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import Topology
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.topology.stream import Stream
 
 
@@ -48,9 +50,9 @@ class Joined(Named):
             )
         return replace(self, output=self.late_output, late_output=None)
 
-    def to_stream(self) -> Stream:
-        """The rows of every version as a stream, by the key of the joined stream; `key_by` gives it another one.
+    def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
+        """The rows of every version as a stream, by the key of the joined stream, or by these columns.
 
         A row's event time is that of its record; of two records, the later one.
         """
-        return derive(self.topology, self.name, self.output or self.name, self.columns, self.key)
+        return derive(self.topology, self.name, self.output or self.name, self.columns, names_of(key) or self.key)

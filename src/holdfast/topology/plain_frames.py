@@ -6,9 +6,11 @@ a stateless step or a SQL expression, Spark is started, on this machine, for an 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -16,6 +18,11 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+logger = logging.getLogger(__name__)
+
+_QUIET = Path(__file__).with_name("quiet-log4j2.properties")
 
 
 class PlainFrame:
@@ -77,14 +84,35 @@ def arrow_schema(frame: DataFrame | PlainFrame) -> pa.Schema:
 
 def local_session() -> SparkSession:
     """The Spark session of this process, or a small one on this machine."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]").appName("holdfast-test")
-    for name, value in {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}.items():
+    options = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **quiet_options()}
+    for name, value in options.items():
         builder = builder.config(name, value)
-    session = SparkSession.getActiveSession() or builder.getOrCreate()
+    session = SparkSession.getActiveSession()
+    if session is None:
+        if SparkContext._active_spark_context is None:
+            logger.warning(
+                "Spark is started on this machine, which takes some seconds: a step or an expression of the topology "
+                "needs it. Choosing columns, keys, aggregates of columns, windows, joins and processors don't."
+            )
+        session = builder.getOrCreate()
     use_this_python(session)
     return session
+
+
+def quiet_options() -> dict[str, str]:
+    """Options of a new session with which Spark prints only errors; none if Spark has a configuration of its own.
+
+    Spark reads its configuration of log4j before anything else, so a level that is set later is too late for a banner.
+    """
+    home = os.environ.get("SPARK_HOME")
+    folders = [os.environ.get("SPARK_CONF_DIR"), os.path.join(home, "conf") if home else None]
+    if any(folder and os.path.isfile(os.path.join(folder, "log4j2.properties")) for folder in folders):
+        return {}
+    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_QUIET.as_uri()}"}
 
 
 def use_this_python(spark: SparkSession) -> None:

@@ -13,7 +13,7 @@ from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.spec import StoreSpec
-from holdfast.topology.derived import derive
+from holdfast.topology.derived import derive, names_of
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.other_names import Named
@@ -147,18 +147,24 @@ class Processed(Named):
         self.topology.add_sink(self.name, sink, name)
         return self
 
-    def to_stream(self, *, key: str | Iterable[str]) -> Stream:
-        """The forwarded rows of each version as a stream, with these columns as its key.
+    def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
+        """The forwarded rows of each version as a stream, by the key of the processor's stream or by these columns.
 
         A row's event time is that of the record for which it was forwarded, or the punctuator's time.
         """
         return self._stream(None, key)
 
-    def _stream(self, output: str | None, key: str | Iterable[str]) -> Stream:
+    def _stream(self, output: str | None, key: str | Iterable[str] | None) -> Stream:
         columns = dict(self._operator.forwards).get(output)
         if columns is None:
             raise self._no_output()
-        keys = (key,) if isinstance(key, str) else tuple(key)
+        keys = names_of(key) or self._key.names
+        missing = [name for name in keys if name not in columns.names]
+        if key is None and missing:
+            raise TopologyError(
+                f"to_stream(): the output {columns} lacks {missing[0]!r} of the key of the processor's stream. "
+                f"Name the columns of the new stream's key: to_stream(key={columns.names[0]!r})."
+            )
         return derive(self.topology, self.of, forwarded_to(self.name, output), columns, keys)
 
     def _no_output(self) -> TopologyError:
@@ -208,8 +214,8 @@ class ProcessedOutput(Named):
     processed: Processed
     name: str
 
-    def to_stream(self, *, key: str | Iterable[str]) -> Stream:
-        """The rows of this output as a stream, with these columns as its key."""
+    def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
+        """The rows of this output as a stream, by the key of the processor's stream or by these columns."""
         return self.processed._stream(self.name, key)
 
     def sink(self, sink: Sink, *, name: str | None = None) -> ProcessedOutput:

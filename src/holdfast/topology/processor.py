@@ -67,7 +67,8 @@ class Context:
         """Sends a row to the processor's output, or to the one that `to` names.
 
         The key fills the first columns, the value the others. A tuple as key fills one column per part, None fills
-        none. The value, a mapping, a Struct or a dataclass, has one entry per remaining column.
+        none. The value, a mapping, a Struct or a dataclass, has one entry per remaining column. It may also have the
+        columns that the key fills, with the same values, as the event of a record has.
         """
         outlet = self._main if to is None else self.outlets.get(to)
         if outlet is None:
@@ -79,7 +80,7 @@ class Context:
             outlet.rows.append(parts + pick(row))
         except KeyError:
             raise outlet.misfit(parts, row) from None
-        if len(row) + len(parts) != outlet.width:
+        if len(row) + len(parts) != outlet.width and not outlet.repeats_key(parts, row):
             outlet.rows.pop()
             raise outlet.misfit(parts, row)
         outlet.times.append(self.timestamp)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -19,7 +19,7 @@ from holdfast.stores.kinds.base import KeyedOptions
 from holdfast.stores.kinds.containers import EntryLimits
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.stores.options import check_options
-from holdfast.topology.derived import derive
+from holdfast.topology.derived import derive, names_of
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import ChangedEntries, ForwardedRows, changes_of
@@ -69,14 +69,16 @@ class ReducedTable(Named):
         """The output with the table's changes."""
         return changes_of(self.name, self.name)
 
-    def to_stream(self) -> Stream:
-        """The changed entries of each version as a stream, by the table's key; `key_by` gives it another one.
+    def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
+        """The changed entries of each version as a stream, by the table's key, or by these columns.
 
         A record has the key's columns, `value` as JSON, `timestamp` and `_deleted`, which is true for a deleted key.
         """
         output = self.topology.outputs[self._output]
         assert isinstance(output, ChangedEntries | ForwardedRows)
-        return derive(self.topology, self.name, output.name, output.columns, tuple(self.spec.key.names))
+        return derive(
+            self.topology, self.name, output.name, output.columns, names_of(key) or tuple(self.spec.key.names)
+        )
 
     def sink(self, sink: Sink, *, name: str | None = None) -> ReducedTable:
         """Sends the changed entries of every version to `sink`, after the version is committed. Returns this table.

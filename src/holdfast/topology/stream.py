@@ -19,7 +19,16 @@ from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.derived import hidden_of
-from holdfast.topology.frames import check_column, errors_in, input_type, is_repeatable, type_of, written
+from holdfast.topology.frames import (
+    check_column,
+    check_names,
+    check_selected,
+    errors_in,
+    input_type,
+    is_repeatable,
+    type_of,
+    written,
+)
 from holdfast.topology.global_joins import add_global_join
 from holdfast.topology.global_tables import GlobalTable
 from holdfast.topology.join_windows import JoinWindow
@@ -114,6 +123,7 @@ class Stream(Named):
         """Keeps these columns or expressions. Key and event time must be among them."""
         names = [column for column in columns if isinstance(column, str) and column.isidentifier()]
         where = f"select({', '.join(map(written, columns))})"
+        check_selected(self.frame, columns, where)
         if len(names) < len(columns):
             return self._computed(lambda df: df.select(*columns), where)
         for name in names:
@@ -145,6 +155,7 @@ class Stream(Named):
         """The same records under another key."""
         if not columns:
             raise TopologyError("key_by() needs at least one column, such as stream.key_by('city').")
+        check_names(columns, "key_by")
         for column in columns:
             type_of(self.frame, column)
         return replace(self, key=columns)
@@ -189,6 +200,7 @@ class Stream(Named):
 
     def group_by(self, *columns: str) -> Grouped:
         """Groups by these columns, or by the stream's key when none are named."""
+        check_names(columns, "group_by")
         for column in columns:
             type_of(self.frame, column)
         return Grouped(self, tuple(columns) or self.key)

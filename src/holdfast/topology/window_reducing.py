@@ -22,7 +22,7 @@ from holdfast.stores.layouts.waiting import EVERY, FINAL
 from holdfast.stores.options import Length, check_options
 from holdfast.topology.aggregation import check_unused
 from holdfast.topology.cogrouping import is_cogrouped
-from holdfast.topology.derived import derive
+from holdfast.topology.derived import derive, names_of
 from holdfast.topology.frames import key_of
 from holdfast.topology.kept_events import kept_type
 from holdfast.topology.other_names import Named
@@ -41,7 +41,6 @@ from holdfast.topology.windowing import (
     check_emit,
     check_sends_final,
     columns_of_late,
-    names_of,
     output_of,
     store_of,
     with_final,

@@ -21,7 +21,7 @@ from holdfast.stores.options import Length, check_options, words
 from holdfast.stores.spec import SESSION, WINDOW, KindOptions, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Aggregation, Table, add_operator, bound, check_unused
-from holdfast.topology.derived import derive
+from holdfast.topology.derived import derive, names_of
 from holdfast.topology.frames import type_of
 from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import DELETED, OF_STORE, AggregateRows, ForwardedRows, Output
@@ -135,10 +135,6 @@ class LateRecords(TableOutput):
         of = self.topology.subtopology(name).stream
         late = derive(self.topology, name, self.name, columns_of_late(of), names_of(key) or of.key)
         return replace(late, timestamp=of.timestamp)
-
-
-def names_of(key: str | Iterable[str] | None) -> tuple[str, ...]:
-    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
 
 
 def columns_of_late(stream: Stream, used: Collection[str] | None = None) -> Schema:
