@@ -103,6 +103,43 @@ def test_links_within_the_project_have_targets(path: Path) -> None:
     assert [target for target in inside if not (path.parent / target).exists()] == []
 
 
+DIFFERS = re.compile(r"(unlike|differ\w*\s+from|other\w*\s+than|not\s+as)\s+(in\s+)?Kafka\s+Streams", re.IGNORECASE)
+
+
+def test_a_page_that_speaks_of_a_difference_from_kafka_streams_links_to_the_list() -> None:
+    """The list says that everything else is the same, so what only another page says would be wrong there."""
+    pages = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    paragraphs = [(name_of(page), part) for page in pages for part in re.split(r"\n\s*\n", page.read_text())]
+    speaking = [each for each in paragraphs if DIFFERS.search(re.sub(r"[\[\]]", "", each[1]))]
+    assert speaking, "the pattern finds them"
+    listed = {"docs/differences.md", "CHANGELOG.md"}
+    assert [each for each in speaking if each[0] not in listed and "differences.md" not in each[1]] == []
+
+
+LISTED = {
+    "late records of stream joins": "docs/joins.md",
+    "late records of sliding windows": "docs/windows.md",
+    "final rows and retention": "docs/windows.md",
+    "retention of sessions": "docs/stores.md",
+    "retention of zero": "docs/stores.md",
+    "tables with `timestamp=`": "docs/guide.md",
+    "windowed tables in joins": "docs/joins.md",
+    "null arrays": "docs/guide.md",
+    "punctuators that raise": "docs/processors.md",
+    "iterators": "docs/stores.md",
+    "order of several results": "docs/stores.md",
+}
+"""Differences that pages explain, and where."""
+
+
+@pytest.mark.parametrize(("difference", "page"), LISTED.items())
+def test_the_differences_of_other_pages_are_in_the_list(difference: str, page: str) -> None:
+    rows = [line for line in (ROOT / "docs/differences.md").read_text().splitlines() if line.startswith("| **")]
+    (row,) = [each for each in rows if each.startswith(f"| **{difference}**")]
+    assert len([cell for cell in row.strip("|").split("|") if cell.strip()]) == 4, "with both sides and the reason"
+    assert "differences.md" in (ROOT / page).read_text(), "the page links to the list"
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_lines_of_text_have_up_to_120_characters(path: Path) -> None:
     text = FENCE.sub("", path.read_text())
