@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.task_columns import TIME, Clocks
-from holdfast.pipeline.unusable import above, quoted
+from holdfast.pipeline.unusable import YEAR_1, above, quoted
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.parsing import UNREADABLE
 from holdfast.topology.stream import SOURCE
@@ -100,7 +100,8 @@ class TimeColumns(NamedTuple):
         prefix = "" if self.tag is None else f"{self.tag}."
         unread = f" OR {prefix}{UNREADABLE} IS NOT NULL" if self.parsed else ""
         times = [millis_of(name, prefix) for name in self.names]
-        allowed = [f"CASE WHEN {above(time, limit)}{unread} THEN NULL ELSE {time} END" for time in times]
+        not_one = (f"{above(time, limit)} OR {time} < {YEAR_1}{unread}" for time in times)
+        allowed = [f"CASE WHEN {no} THEN NULL ELSE {time} END" for no, time in zip(not_one, times, strict=True)]
         largest = allowed[0] if len(allowed) == 1 else f"greatest({', '.join(allowed)})"
         return f"max({'true' if self.tag is None else f'{self.tag} IS NOT NULL'})", f"max({largest})"
 

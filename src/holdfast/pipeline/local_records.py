@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 from holdfast.pipeline.clock_columns import clocks_of
 from holdfast.pipeline.grouping import ascending
 from holdfast.pipeline.task_columns import DEAD, MICROS, TIME
+from holdfast.pipeline.unusable import YEAR_1
+from holdfast.stores.formats.arrow_values import python_rows
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.plain_frames import local_session
 from holdfast.topology.stream import SOURCE
@@ -97,7 +99,8 @@ def times_of(stream: Stream, records: pa.Table) -> dict[str, pa.Array]:
 def latest(records: pa.Table, timestamps: Sequence[str], limit: int) -> Millis | None:
     """The largest event time up to a limit, in milliseconds; None if there is none."""
     times = (millis_of(micros_of(records, name)) for name in timestamps)
-    found = (pc.max(each.filter(pc.less_equal(each, limit))).as_py() for each in times)
+    counted = (each.filter(pc.and_(pc.less_equal(each, limit), pc.greater_equal(each, YEAR_1))) for each in times)
+    found = (pc.max(each).as_py() for each in counted)
     return max((Millis(time) for time in found if time is not None), default=None)
 
 
@@ -125,7 +128,7 @@ def dead_letters(cases: Sequence[Case], records: pa.Table, hidden: Collection[st
     letters: list[str | None] = [None] * records.num_rows
     for case in reversed(cases):  # the first case counts
         found = np.flatnonzero(holds(case, records))
-        rows = shown.take(pa.array(found)).to_pylist() if len(found) else []
+        rows = python_rows(shown.take(pa.array(found))) if len(found) else []
         for place, row in zip(found, rows, strict=True):
             letters[place] = letter(case.reason, row)
     return pa.array(letters, pa.string())

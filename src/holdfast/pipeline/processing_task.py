@@ -37,6 +37,7 @@ from holdfast.pipeline.undoing import UndoableState
 from holdfast.pipeline.values import events_of, keys_of, output_table, values_of
 from holdfast.pipeline.writing import write_segments
 from holdfast.stores.access import Now
+from holdfast.stores.formats.arrow_values import python_values
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import ONLY_PARTITION, StoreSpec
@@ -240,10 +241,11 @@ class ProcessingTask:
                 events_of(code.event, [columns[name] for name in own], chunk.num_rows, failed)
                 for code, own in zip(self._codes, events_columns, strict=True)
             ]
+            keys = keys_of(key_columns, failed)
             faults.point("state.read")
             position = partial(position_of, named, chunk)
             with self._watched(running, "process()"):
-                failed = running.work(keys_of(key_columns), events, times, position, failed or {})
+                failed = running.work(keys, events, times, position, failed or {})
             parts += self._forwarded(running)
             if failed:
                 parts += self._failed(chunk, failed)
@@ -313,9 +315,13 @@ def position_of(columns: RecordColumns, chunk: pa.Table, place: int) -> str:
 
 
 def _shown(rows: pa.Table, column: str, columns: RecordColumns) -> list[Any]:
-    """The values of a column for people: event times are times."""
+    """The values of a column for people: event times are times, and those that Python doesn't have are texts."""
     values = whole(rows[column])
-    return values_of(values.cast(pa.timestamp("ms", "UTC")) if column == columns.time else values)
+    values = values.cast(pa.timestamp("ms", "UTC")) if column == columns.time else values
+    try:
+        return values_of(values)
+    except BadValue:
+        return python_values(values)
 
 
 def letter_of(reason: str, record: Mapping[str, object]) -> str:

@@ -205,8 +205,12 @@ class RunningProcessor:
         """
         for state in self._read.values():
             state.forget()
+        some, at = keys, times
+        if failed:  # such a record may have no key
+            there = [place for place in range(len(keys)) if place not in failed]
+            some, at = [keys[place] for place in there], [times[place] for place in there]
         for bound, state in self._prefetched:
-            wanted = bound.prefetch(keys, times)
+            wanted = bound.prefetch(some, at)
             state.prefetch(wanted.keys, wanted.ranges)
         known = dict(failed)
         self._records = records = [Records(keys, each, times, position, known) for each in events]

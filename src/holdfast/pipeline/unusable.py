@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _KEEP_NULLS = "map('ignoreNullFields', 'false')"
+YEAR_1: Final = -62_135_596_800_000
+"""The earliest event time in milliseconds: Python and many others have none before, and it stands for a missing one."""
 BYTES = "_bytes"
 """The field of a dead letter's record with the bytes that aren't UTF-8."""
 
@@ -61,6 +63,8 @@ def cases_of(fields: Sequence[Field], timestamp: str | None, wall: int, max_ahea
         cases.append(is_null(timestamp, f"no event time: {timestamp} is null"))
         ahead = f"event time is more than batch.max_ahead ({max_ahead_millis} ms) ahead of the clock"
         millis = f"unix_millis(CAST({quoted(timestamp)} AS timestamp))"
+        early = f"no event time: {timestamp} is before the year 1"
+        cases.append(Case(f"coalesce({millis} < {YEAR_1}, false)", early, check=partial(_is_early, timestamp)))
         latest = wall + max_ahead_millis
         cases.append(Case(above(millis, latest), ahead, check=partial(_is_after, timestamp, latest)))
     return cases
@@ -83,6 +87,11 @@ def _is_long(columns: Sequence[str], records: pa.Table) -> pa.BooleanArray:
 def _is_after(timestamp: str, latest: int, records: pa.Table) -> pa.BooleanArray:
     micros = records[timestamp].cast(pa.timestamp("us")).cast(pa.int64()).combine_chunks()
     return pc.greater_equal(micros, (latest + 1) * 1000)
+
+
+def _is_early(timestamp: str, records: pa.Table) -> pa.BooleanArray:
+    micros = records[timestamp].cast(pa.timestamp("us")).cast(pa.int64()).combine_chunks()
+    return pc.less(micros, YEAR_1 * 1000)
 
 
 def _never(records: pa.Table) -> pa.BooleanArray:

@@ -22,6 +22,12 @@ _YEAR_1, _YEAR_9999 = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The range of Python's datetime, in microseconds since 1970."""
 
 
+_OUTSIDE = (
+    "A {} is outside the years 1 to 9999, the range of Python's datetime. Filter out such records with where(), or "
+    "cast the column to a bigint with with_column()."
+)
+
+
 def values_of(column: pa.Array) -> list[Any]:
     """A column's values; timestamps are aware and in UTC, or naive where the column has no time zone; maps are dicts.
 
@@ -33,9 +39,12 @@ def values_of(column: pa.Array) -> list[Any]:
         return _moments(column, aware=kind.tz is not None)
     if column.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return list(column.to_numpy().tolist())
-    if pa.types.is_nested(kind):
-        return list(column.to_pylist(maps_as_pydicts="strict"))
-    return list(column.to_pylist())  # with `maps_as_pydicts` it takes ten times as long
+    try:
+        if pa.types.is_nested(kind):
+            return list(column.to_pylist(maps_as_pydicts="strict"))
+        return list(column.to_pylist())  # with `maps_as_pydicts` it takes ten times as long
+    except (OverflowError, ValueError) as error:
+        raise BadValue(_OUTSIDE.format("date or time")) from error
 
 
 def events_of(
@@ -53,10 +62,7 @@ def events_of(
 
 
 def _column_values(shape: EventShape, n: int, column: pa.Array, failed: dict[int, str] | None) -> list[Any]:
-    try:
-        values = values_of(column)
-    except BadValue:
-        values = _each(lambda place: values_of(column.slice(place, 1))[0], range(len(column)), failed)
+    values = _checked_values(column, failed)
     wanted = shape.converted[n] if shape.converted else None
     if wanted is None:
         return values
@@ -65,6 +71,13 @@ def _column_values(shape: EventShape, n: int, column: pa.Array, failed: dict[int
         return [None if value is None else msgspec.convert(value, wanted) for value in values]
     except msgspec.ValidationError:
         return _each(partial(_converted, wanted=wanted, column=shape.columns[n]), values, failed)
+
+
+def _checked_values(column: pa.Array, failed: dict[int, str] | None) -> list[Any]:
+    try:
+        return values_of(column)
+    except BadValue:
+        return _each(lambda place: values_of(column.slice(place, 1))[0], range(len(column)), failed)
 
 
 def _each(convert: Callable[[Any], object], items: Sequence[Any], failed: dict[int, str] | None) -> list[Any]:
@@ -89,9 +102,12 @@ def _event(shape: EventShape, values: Sequence[Any]) -> object:
         raise BadValue(f"The record {shown(record)} can't become an event: {type(error).__name__}: {error}.") from error
 
 
-def keys_of(columns: Sequence[pa.Array]) -> list[Any]:
-    """One key per row: the value itself, or a tuple where there are several columns."""
-    lists = [values_of(column) for column in columns]
+def keys_of(columns: Sequence[pa.Array], failed: dict[int, str] | None = None) -> list[Any]:
+    """One key per row: the value itself, or a tuple where there are several columns.
+
+    A row without one in Python raises; with `failed`, its reason is there.
+    """
+    lists = [_checked_values(column, failed) for column in columns]
     return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
 
@@ -100,10 +116,7 @@ def _moments(column: pa.Array, *, aware: bool) -> list[Any]:
     ticks = micros.view(pa.int64())
     ends = pc.min_max(ticks)
     if ends["min"].as_py() is not None and (ends["min"].as_py() < _YEAR_1 or ends["max"].as_py() > _YEAR_9999):
-        raise BadValue(
-            "A timestamp is outside the years 1 to 9999, the range of Python's datetime. Filter out such records "
-            "with where(), or cast the column to a bigint with with_column()."
-        )
+        raise BadValue(_OUTSIDE.format("timestamp"))
     naive = micros.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).astype("datetime64[us]", copy=False).tolist()
     if not aware:
         return list(naive)

@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import TopologyError
-from holdfast.query.arrow_values import python_values
 from holdfast.query.keytext import render_scalar
 from holdfast.stores.codecs.values import codec_of
+from holdfast.stores.formats.arrow_values import python_values
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.schema.without_code import AsWritten
 from holdfast.stores.spec import RowValues, StoreSpec

@@ -11,9 +11,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.csv
 
-from holdfast.query.arrow_values import python_values
 from holdfast.query.render import rows_of, to_json
 from holdfast.sql.errors import SqlTooLarge
+from holdfast.stores.formats.arrow_values import python_values
 
 _BATCH_ROWS: Final = 1_000
 _BATCH_BYTES: Final = 1 << 20

@@ -136,5 +136,5 @@ def _moment(value: Any) -> Any:
     if isinstance(value, str):
         return dt.datetime.fromisoformat(value)
     if isinstance(value, int | float):
-        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=value)
+        return round(value * 1000)  # Arrow has times that datetime has not
     return value

@@ -21,6 +21,7 @@ from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.log.names import padded
 from holdfast.log.objects import Put, Storage
 from holdfast.log.storage import open_storage
+from holdfast.stores.formats.arrow_values import python_rows
 from holdfast.topology.sink import OtherTimeline, Rows, Timeline, takes
 from holdfast.words import Version
 
@@ -236,7 +237,7 @@ _NOT_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 def _json_rows(table: pa.Table) -> list[dict[str, object]]:
     """Rows for JSON: numbers that JSON does not have are text, as in queries."""
-    rows: list[dict[str, object]] = table.to_pylist()
+    rows: list[dict[str, object]] = python_rows(table)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
             for row in rows:
@@ -280,7 +281,7 @@ class Memory(_Unprepared):
             self._log = timeline.log
 
     def write(self, version: Version, commit: str, rows: Iterator[Rows]) -> None:
-        taken = [row for part in rows for row in part.table.to_pylist()]
+        taken = [row for part in rows for row in python_rows(part.table)]
         if taken:
             with self._lock:
                 self.versions[version], self._commits[version] = taken, commit
@@ -308,7 +309,7 @@ class ConsoleSink(_Unprepared):
         shown = RichTable(title=f"version {version}: {table.num_rows} rows", title_justify="left")
         for name in table.column_names:
             shown.add_column(name)
-        for row in table.slice(0, self._limit).to_pylist():
+        for row in python_rows(table.slice(0, self._limit)):
             shown.add_row(*[str(value) for value in row.values()])
         self._console.print(shown)
 

@@ -9,7 +9,10 @@ import math
 import struct
 from decimal import Context, Decimal
 
+import pyarrow as pa
+
 from holdfast.errors import BadKey, HoldfastError, shown
+from holdfast.stores.formats.arrow_values import python_values
 from holdfast.stores.formats.types import Field
 
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -49,7 +52,17 @@ def whole_number(field: Field, value: object, error: type[HoldfastError]) -> int
 
 
 def from_whole_number(field: Field, number: int) -> object:
-    match field.type:
+    """The value of a stored integer. A date or time outside the years 1 to 9999, which Python doesn't have, is text."""
+    try:
+        return _from_whole_number(field.type, number)
+    except (OverflowError, ValueError):
+        width = pa.int32() if field.type == "date" else pa.int64()
+        (text,) = python_values(pa.array([number], width).view(field.field_type.arrow))
+        return text
+
+
+def _from_whole_number(name: str, number: int) -> object:
+    match name:
         case "boolean":
             return bool(number)
         case "date":

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 _INFINITE: Final = (2**31 - 1, 2**63 - 1)
 """The days and the times that are infinite in DuckDB; with a minus sign too."""
+_SMALLEST: Final = -(2**63)
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -23,6 +24,16 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         found: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):
         return [_value(each) for each in column]
+    return found
+
+
+def python_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table with these values."""
+    try:
+        found: list[dict[str, Any]] = table.to_pylist()
+    except (OverflowError, ValueError):
+        columns = [python_values(column) for column in table.columns]
+        return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
     return found
 
 
@@ -50,7 +61,9 @@ def _moment_text(scalar: pa.Date32Scalar | pa.TimestampScalar) -> str:
     if abs(scalar.value) in _INFINITE:
         return "infinity" if scalar.value > 0 else "-infinity"
     is_date = isinstance(scalar, pa.Date32Scalar)
-    text = str(np.datetime64(scalar.value, "D" if is_date else scalar.type.unit))
+    text = str(np.datetime64(max(scalar.value, _SMALLEST + 1), "D" if is_date else scalar.type.unit))
+    if scalar.value == _SMALLEST:  # which numpy takes for a missing time: that of the next one ends in 3
+        text = f"{text[:-1]}2"
     sign, text = ("-", text[1:]) if text.startswith("-") else ("", text)
     year, _, rest = text.partition("-")
     if "." in rest:
