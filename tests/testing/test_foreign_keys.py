@@ -316,21 +316,24 @@ def test_columns_can_have_any_names(foreign: str, column: str) -> None:
 
 
 class Times(hf.Processor):
-    """The event times of the joined rows of a key, in milliseconds after the start."""
+    """The event times of the rows of a key, in milliseconds after the start."""
 
     times = hf.KeyValueStore("times", value=list[int])
 
     def process(self, key: Any, event: Any, ctx: hf.Context) -> None:
-        if event.value is not None:
-            self.times[key] = [*self.times.get(key, []), ctx.timestamp - int(START.timestamp() * 1_000)]
+        self.times[key] = [*self.times.get(key, []), ctx.timestamp - int(START.timestamp() * 1_000)]
 
 
-@pytest.mark.parametrize(("how", "foreign"), [(how, by) for by in (False, True) for how in ("inner", "left")])
-def test_a_joined_row_has_the_later_time_of_both_rows(how: str, foreign: bool) -> None:
+@pytest.mark.parametrize("kept", [{}, {"history": "1h"}], ids=["latest", "history"])
+@pytest.mark.parametrize(
+    ("how", "foreign"), [("inner", False), ("left", False), ("outer", False), ("inner", True), ("left", True)]
+)
+def test_a_joined_row_has_the_later_time_of_both_rows(how: str, foreign: bool, kept: dict[str, Any]) -> None:
     app = hf.App("times", settings=hf.Settings(partitions=2))
     columns = "id string, value string, gone boolean, at timestamp"
     left, right = (
-        app.table(records(columns), name, key="id", timestamp="at", deleted="gone") for name in ("left", "right")
+        app.table(records(columns), name, key="id", timestamp="at", deleted="gone", **kept)
+        for name in ("left", "right")
     )
     left.join(right, on="value" if foreign else None, how=how, name="both", prefix="r_").to_stream().process(Times)
     driver = TestDriver(app)
@@ -344,8 +347,17 @@ def test_a_joined_row_has_the_later_time_of_both_rows(how: str, foreign: bool) -
     driver.crash()
     pipe("right", "b", 50)
     pipe("left", "k", 120)
-    pipe("right", None, 60)
+    pipe("right", None, 160)
     pipe("left", "k", 130)
-    pipe("right", "c", 200)
-    joined = [100, 100, 120, 200] if how == "inner" else [100, 100, 100, 120, 120, 130, 200]
-    assert driver.store("times").get("k") == joined
+    pipe("right", "c", 165)
+    pipe("left", None, 170)
+    pipe("right", None, 180)
+    # With the time of a deletion too, of a joined row or of one side.
+    assert (
+        driver.store("times").get("k")
+        == {
+            "inner": [100, 100, 120, 160, 165, 170],
+            "left": [100, 100, 100, 120, 160, 130, 165, 170],
+            "outer": [100, 100, 100, 120, 160, 130, 165, 170, 180],
+        }[how]
+    )

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from holdfast.log.segments import STATE
 from holdfast.pipeline.results import Tally, of_store
 from holdfast.pipeline.store_state import Budget, StoreState
+from holdfast.pipeline.table_join_task import deletions
 from holdfast.pipeline.table_task import TableWork
 from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
 from holdfast.pipeline.task_state import TaskState
@@ -55,9 +56,11 @@ class HistoryTableWork(TableWork):
             gathered.append(records)
         if not sum(map(len, gathered)):
             return
-        changes = self._changes(self._puts(task, pa.concat_tables(gathered)), state, tally)
+        puts = self._puts(task, pa.concat_tables(gathered))
+        changes = self._changes(puts, state, tally)
         if changes.num_rows:
             yield STATE, self.store.name, changes
+            yield from deletions(self.store, changes, puts.keys, puts.times)
 
     def _puts(self, task: TaskId, records: pa.Table) -> _Puts:
         assert self.columns.time is not None

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.log.log import Log
-from holdfast.log.segments import SegmentRef
+from holdfast.log.segments import OUTPUT, Part, SegmentRef
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.shipping import ship, unship
 from holdfast.pipeline.sinks.outputs import is_part_of, timed_rows
 from holdfast.pipeline.worker import log_of
 from holdfast.topology.derived import ROW, TASK, TIME, frame_schema
-from holdfast.topology.outputs import DerivedOutput
+from holdfast.topology.outputs import DerivedOutput, deletions_of
 from holdfast.words import Millis, TaskId
 
 if TYPE_CHECKING:
@@ -79,12 +79,19 @@ class SealedInput:
 def _rows_of_task(
     output: DerivedOutput, partition: int, refs: Sequence[SegmentRef], time: Millis, log: Log
 ) -> Iterator[pa.Table]:
-    at = 0
+    at, deleted = 0, _deletions(output, refs, log)
     for ref in refs:
         for part in filter(partial(is_part_of, output), ref.parts):
-            rows = _columns(timed_rows(output, log.read_part(ref, part)), time, partition, at)
+            rows = _columns(timed_rows(output, log.read_part(ref, part), deleted), time, partition, at)
             at += rows.num_rows
             yield rows
+
+
+def _deletions(output: DerivedOutput, refs: Sequence[SegmentRef], log: Log) -> pa.Table | None:
+    """The event times of deleted keys, for tables that tell them."""
+    name = deletions_of(output.name)
+    parts = [log.read_part(ref, part) for ref in refs for part in ref.of_type(OUTPUT) if part.name == name]
+    return pa.concat_tables(parts) if parts else None
 
 
 def _columns(rows: pa.Table, time: Millis, partition: int, first: int) -> pa.Table:
@@ -120,13 +127,17 @@ def sealed_table(output: DerivedOutput, results: Sequence[TaskResult], time: Mil
     return pa.concat_tables(tables) if tables else None
 
 
+def _is_of(output: DerivedOutput, part: Part) -> bool:
+    return is_part_of(output, part) or part.name == deletions_of(output.name)
+
+
 def _tasks_with(output: DerivedOutput, results: Sequence[TaskResult]) -> list[tuple[int, tuple[SegmentRef, ...]]]:
     """The partitions whose tasks have sealed rows of an output, and the segments with them."""
     found = []
     for done in results:
         if isinstance(done, TaskDone) and done.task.startswith(f"{output.subtopology}_"):
             refs = (*done.segments, *done.volatile)
-            own = tuple(ref for ref in refs if any(is_part_of(output, part) for part in ref.parts))
+            own = tuple(ref for ref in refs if any(_is_of(output, part) for part in ref.parts))
             if own:
                 found.append((TaskId.parse(done.task).partition, own))
     return found

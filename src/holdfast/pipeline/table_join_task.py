@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.log.log import Log
-from holdfast.log.segments import STATE
+from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult
 from holdfast.pipeline.rewriting import rewritten
@@ -22,6 +22,8 @@ from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.rows import encode_rows
 from holdfast.stores.layouts.plain import PlainWriter
 from holdfast.stores.spec import StoreSpec
+from holdfast.topology.derived import TIME
+from holdfast.topology.outputs import deletions_of
 from holdfast.topology.table_joins import HowTables
 from holdfast.words import TaskId, Version
 
@@ -114,4 +116,18 @@ def changed_rows(
     if changes is None:
         return []
     tally.add("keys", changes.num_rows)
-    return [(STATE, work.store.name, changes)]
+    return [(STATE, work.store.name, changes), *deletions(work.store, changes, keys, times)]
+
+
+def deletions(spec: StoreSpec, changes: pa.Table, keys: pa.BinaryArray, times: pa.Array | None) -> list[Part]:
+    """The part with the event times at which these changes delete keys, for streams that are made of them.
+
+    The later of several times of a key counts.
+    """
+    gone = whole(changes["key"].filter(pc.is_null(changes["value"])))
+    known = pc.is_in(keys, value_set=gone)
+    if times is None or not pc.any(known).as_py():
+        return []
+    table = pa.table({"key": keys.filter(known), TIME: times.filter(known)})
+    latest = table.group_by("key", use_threads=False).aggregate([(TIME, "max")]).rename_columns({f"{TIME}_max": TIME})
+    return [(OUTPUT, deletions_of(spec.name), latest)]

@@ -12,6 +12,7 @@ from holdfast.log.segments import STATE
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult
 from holdfast.pipeline.rewriting import rewritten
+from holdfast.pipeline.table_join_task import deletions
 from holdfast.pipeline.task import Limits, Part, check_own
 from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.writing import write_segments
@@ -62,11 +63,11 @@ class TableWork:
         tally.add("keys", newest.num_rows)
         writer = PlainWriter(self.store, self.version, self.now, state.store(self.store.name), tally.add)
         times = None if self.columns.time is None else whole(newest[self.columns.time])
-        rows = self._rows(newest)
-        changed = partial(_are_changed, self.store, times, rows)
-        changes = writer.replace(encode_keys(self.store.key, key), times, rows, changed)
+        keys, rows = encode_keys(self.store.key, key), self._rows(newest)
+        changes = writer.replace(keys, times, rows, partial(_are_changed, self.store, times, rows))
         if changes is not None:
             yield STATE, self.store.name, changes
+            yield from deletions(self.store, changes, keys, times)
 
     def _rows(self, newest: pa.Table) -> pa.BinaryArray:
         """The rows as bytes, null for a tombstone."""

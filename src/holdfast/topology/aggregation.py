@@ -67,7 +67,7 @@ class Table(Named):
         """The changed rows of each version as a stream, by the table's key, or by these columns.
 
         A row's event time is the latest of the records that its key had; that of a joined row is the later one of the
-        two rows that it is made of.
+        two rows that it is made of. A row that a tombstone deletes has the time of the tombstone.
         """
         output = self.topology.outputs[self.name]
         assert isinstance(output, AggregateRows | ForwardedRows)

@@ -45,6 +45,15 @@ def forwarded_to(name: str, output: str | None) -> str:
     return name if output is None else f"{name}{OF_OUTPUT}{output}"
 
 
+def deletions_of(name: str) -> str:
+    """The name of the part with the event times of a table's deleted keys, which have no cell that could have them.
+
+    >>> deletions_of("players")
+    'players~deleted'
+    """
+    return f"{name}{OF_STORE}deleted"
+
+
 def as_json(value: object) -> str:
     """A value of a user's type as sinks get it."""
     return msgspec.json.encode(value, enc_hook=str).decode()

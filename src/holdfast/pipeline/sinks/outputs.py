@@ -18,6 +18,7 @@ from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import DEAD, OUTPUT, STATE, Part
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import NO_TIMESTAMP
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.layouts.base import Changed
@@ -78,12 +79,19 @@ def is_part_of(output: DerivedOutput, part: Part) -> bool:
             return part.type == OUTPUT and part.name == name
 
 
-def timed_rows(output: DerivedOutput, table: pa.Table) -> pa.Table:
-    """The rows in a part of an output, with their event times in milliseconds, null for a row that has none."""
+def timed_rows(output: DerivedOutput, table: pa.Table, deleted: pa.Table | None = None) -> pa.Table:
+    """The rows in a part of an output, with their event times in milliseconds, null for a row that has none.
+
+    `deleted` has the times of deleted keys, where they are known.
+    """
     match output:
         case AggregateRows(store=store):
             layout = layout_of(store)
-            times = layout.event_times(layout.changed(table))
+            changed = layout.changed(table)
+            times = layout.event_times(changed)
+            if deleted is not None:
+                at = pc.index_in(changed.keys, value_set=whole(deleted["key"]))
+                times = pc.coalesce(times, whole(deleted[TIME]).take(at))
             known = pc.not_equal(times, NO_TIMESTAMP)
             return aggregate_rows(store, table).append_column(
                 TIME, pc.if_else(known, times, pa.scalar(None, pa.int64()))
