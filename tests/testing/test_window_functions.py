@@ -63,7 +63,7 @@ class Oracle:
 
     def batch(self, rows: list[tuple[str, int, str]]) -> None:
         for key, time, letter in rows:
-            if self._is_open(Window(time + 1, time + 1 + SIZE)):
+            if self._is_open(Window(time, time + SIZE)):
                 self.taken[key].append((time, letter))
             else:
                 self.late += 1
