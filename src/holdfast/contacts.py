@@ -26,8 +26,8 @@ from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnreachable
 from holdfast.lasting import lasting_thread
+from holdfast.log.commits import Point
 from holdfast.settings.sections import RetrySettings
-from holdfast.words import NOTHING, Version
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def patience_of(session_timeout: float) -> float:
 class News:
     """What a member should know. Only the newest of each counts."""
 
-    version: Version = NOTHING
+    newest: Point | None = None
     generation: int = 0
     app_state: AppStateMessage | None = None
 
@@ -142,8 +142,8 @@ class Contact:
         if news.generation != self._told.generation:
             self.client.generation(news.generation)
             self._told = replace(self._told, generation=news.generation)
-        if news.version != self._told.version:
-            self.client.committed(news.version)
+        if news.newest is not None and news.newest != self._told.newest:
+            self.client.committed(*news.newest)
         self._told = news
 
     def _read_events(self) -> None:

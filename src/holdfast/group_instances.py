@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
+from dataclasses import replace
 from functools import partial
 
 from holdfast.calls import Calls
@@ -30,13 +31,15 @@ from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnavailable, TaskStatus
 from holdfast.instances import InstanceFailed
+from holdfast.log.chain import CommitChain
+from holdfast.log.commits import BEGINNING, Point
 from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
 from holdfast.rebalancing import Rebalances
 from holdfast.settings.model import Settings
 from holdfast.states import AppState
 from holdfast.stores.layouts.due import Due
-from holdfast.words import NOTHING, TaskId, Version
+from holdfast.words import TaskId, Version
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +84,8 @@ class GroupInstances:
         self._processes: EmbeddedProcesses | None = None
         self._tasks: list[Wanted] = []
         self._news = News(app_state=AppStateMessage(str(AppState.RESTORING)))
-        self._newest = NOTHING
+        self._newest = BEGINNING
+        self._chain = CommitChain(storage, log)
         self._generation: Generation | None = None
         self._contacts: dict[str, Contact] = {}
         self._changing = threading.RLock()
@@ -102,7 +106,7 @@ class GroupInstances:
         self._tasks = [Wanted(task=task, everywhere=task in everywhere) for task in tasks]
         if self._settings.instances != "external":
             self._start_processes(self._settings.instances)
-        self._coordinator.start(lambda: Needs(app_file=self._app_file, tasks=self._tasks, newest=self._newest))
+        self._coordinator.start(lambda: Needs(app_file=self._app_file, tasks=self._tasks, newest=self._newest.version))
 
     def _start_processes(self, most: int) -> None:
         """Starts no more processes than there are replicas."""
@@ -131,7 +135,7 @@ class GroupInstances:
             if self._closed.is_set():
                 return
             before, self._generation = self._generation or self._coordinator.former, after
-            self._news = News(self._news.version, after.number, self._news.app_state)
+            self._news = replace(self._news, generation=after.number)
             for id, contact in list(self._contacts.items()):
                 if after.members.get(id) != contact.address:
                     self._contacts.pop(id).close()
@@ -220,12 +224,12 @@ class GroupInstances:
                 for task in status.tasks:
                     yield id, task
 
-    def wait_until_ready(self, version: Version) -> None:
-        self._newest = max(self._newest, version)
+    def wait_until_ready(self, newest: Point) -> None:
+        self.committed(newest)
         began = SYSTEM_CLOCK.monotonic()
         said = began - _WAITING_SECONDS + _PATIENCE_SECONDS
         while True:
-            missing = self._not_ready(version)
+            missing = self._not_ready(newest.version)
             if not missing:
                 if self._rebalances.under_way:
                     self._has_settled()  # the thread that watches looks less and less often
@@ -269,7 +273,7 @@ class GroupInstances:
             return missing
         failed: dict[str, TaskStatus] = {}
         for _, task in self._hosted(generation, generation.members):
-            if task.phase is Phase.RUNNING and (task.readable_to or 0) >= version:
+            if task.phase is Phase.RUNNING and self._is_at(task, version):
                 missing.discard(task.task)
             # A retryable error gets as many attempts as in the settings; any other error gets two.
             tries = self._settings.retry.attempts if task.error_category is ErrorCategory.RETRY else 2
@@ -280,6 +284,19 @@ class GroupInstances:
         for name in sorted(missing & failed.keys()):
             raise InstanceFailed(f"Task {name} can't be restored: {failed[name].error}")
         return missing
+
+    def _is_at(self, task: TaskStatus, version: Version) -> bool:
+        """Whether a replica can be read at a version or a later one, of the timeline of this driver."""
+        at, newest = Version(task.readable_to or 0), self._newest
+        if at < version:
+            return False
+        if at == newest.version:
+            return task.commit in ("", newest.commit)  # where its stores begin they are empty, in any timeline
+        if at < newest.version:
+            return True
+        # A put of the driver before may have arrived late; or the log was set back, and the instance doesn't know yet.
+        found = self._chain.commit(at)
+        return found is not None and found.id == task.commit
 
     def wait_until_visible(self, version: Version) -> None:
         began = SYSTEM_CLOCK.monotonic()
@@ -298,7 +315,7 @@ class GroupInstances:
         behind = False
         for _, status in self._statuses(generation.members):
             for task in () if status is None else status.tasks:
-                if (task.readable_to or 0) >= version:
+                if self._is_at(task, version):
                     seen.add(task.task)
                 # One that is restored isn't read, and one that fails again and again isn't waited for.
                 elif task.readable and task.failures < self._settings.retry.attempts:
@@ -343,21 +360,23 @@ class GroupInstances:
         if contact is None or generation is None:
             raise InstanceUnavailable(f"instance {id!r} isn't in the group any more. Ask another one.")
         others = any(len(generation.tasks[str(task)].members) > 1 for task in tasks if str(task) in generation.tasks)
-        return contact.client.within(STATUS_SECONDS if others else CALL_SECONDS).due(version, tasks)
+        client = contact.client.within(STATUS_SECONDS if others else CALL_SECONDS)
+        newest = self._newest
+        return (client.of_commit(newest.commit) if version == newest.version else client).due(version, tasks)
 
     # What members are told
 
-    def committed(self, version: Version) -> None:
+    def committed(self, newest: Point) -> None:
         """Does not wait: an instance that misses the message finds the version in the log."""
         with self._changing:
-            self._newest = max(self._newest, version)
-            self._news = News(version, self._news.generation, self._news.app_state)
+            self._newest = newest
+            self._news = replace(self._news, newest=newest)
             self._tell_all()
 
     def set_app_state(self, state: AppState, cause: BaseException | None, driver_metrics: str | None) -> None:
         said = AppStateMessage(str(state), None if cause is None else str(cause), driver_metrics)
         with self._changing:
-            self._news = News(self._news.version, self._news.generation, said)
+            self._news = replace(self._news, app_state=said)
             self._tell_all()
 
     def _tell_all(self) -> None:

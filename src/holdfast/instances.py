@@ -8,6 +8,7 @@ from typing import Protocol
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.credentials import Credentials
+from holdfast.log.commits import Point
 from holdfast.states import AppState
 from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
@@ -40,9 +41,10 @@ class Instances(Protocol):
     def replicas(self) -> Mapping[str, tuple[str, ...]]:
         """Task → the addresses of the instances that host it, the active one first, those that don't answer last."""
 
-    def wait_until_ready(self, version: Version) -> None:
-        """Returns when a replica of every task is restored to `version` and every store of it was read once.
+    def wait_until_ready(self, newest: Point) -> None:
+        """Returns when a replica of every task is restored to the newest version and every store of it was read once.
 
+        One on a timeline that is abandoned isn't: instances are told what the newest commit is.
         Raises InstanceFailed for a task that can't be restored after several attempts, and Interrupted when the app is
         told to stop.
         """
@@ -53,7 +55,7 @@ class Instances(Protocol):
         An instance that doesn't answer isn't waited for if others have all of its tasks at that version.
         """
 
-    def committed(self, version: Version) -> None:
+    def committed(self, newest: Point) -> None:
         """Tells every instance that a version exists, without waiting for an answer."""
 
     def due(self, version: Version) -> Mapping[str, Due]:

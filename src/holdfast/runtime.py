@@ -34,7 +34,7 @@ from holdfast.log.appfile import AppSpec
 from holdfast.log.chain import CommitChain
 from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner
-from holdfast.log.commits import Commit
+from holdfast.log.commits import BEGINNING, Commit, Point
 from holdfast.log.leadership import Leadership, may_be_led
 from holdfast.log.log import Log
 from holdfast.log.notes import clock_notes, sink_notes
@@ -173,7 +173,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     found = _checked_newest(app, log)
     for note in _notes(app, log.chain, found, _former_sources(app, found)):
         logger.warning("%s.", note)
-    log, newest = _planned_again(app, log, before, found), version_of(found)
+    log, newest = _planned_again(app, log, before, found), found.point if found else BEGINNING
     sinks = SinkRunner(
         log,
         feeds_of(topology),
@@ -184,7 +184,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
     sinks.start()
     closing.callback(lambda: sinks.stop(ending.left(SINKS)))
-    sinks.catch_up(newest)
+    sinks.catch_up(newest.version)
     ending.check()
     instances = _restored_instances(app, log, newest, states, ending, closing, leadership)
 
@@ -192,7 +192,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
     def committed(commit: Commit) -> None:
         static.committed(own=commit.writer == leadership.driver)
-        instances.committed(Version(commit.version))
+        instances.committed(commit.point)
         count_commit(commit, dead_letters)
 
     dead_letters = next(node.sink for node in topology.sinks if node.source == DEAD_LETTERS)
@@ -359,7 +359,7 @@ def _restarts_sources(app: Description) -> bool:
 def _restored_instances(
     app: Description,
     log: Log,
-    newest: Version,
+    newest: Point,
     states: StateMachine,
     ending: Ending,
     closing: contextlib.ExitStack,

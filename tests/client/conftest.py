@@ -113,7 +113,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
     instances = GroupInstances("game", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
     try:
         instances.assign(GAME.tasks())
-        instances.wait_until_ready(driver.version)
+        instances.wait_until_ready(driver.point)
         yield RunningGroup(driver, instances, failures)
     finally:
         instances.stop(30.0)

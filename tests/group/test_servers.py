@@ -71,11 +71,12 @@ class Game:
 
     def start(self) -> None:
         self.instances.assign(self.driver.log.app.tasks())
-        self.instances.wait_until_ready(self.driver.version)
+        self.instances.wait_until_ready(self.driver.point)
 
     def commit(self, factor: int) -> None:
         """The value of each key is the key times a factor."""
-        self.instances.committed(self.driver.commit(STORE, {(n,): n * factor for n in KEYS}))
+        self.driver.commit(STORE, {(n,): n * factor for n in KEYS})
+        self.instances.committed(self.driver.point)
 
     def actives(self) -> dict[str, str]:
         """The address of the active replica of each task."""
@@ -355,7 +356,8 @@ def test_servers_follow_a_release_that_adds_a_store(tmp_path: Path) -> None:
             app.start()
         app = stack.enter_context(game(tmp_path, release))
         app.start()
-        app.instances.committed(app.driver.commit(more, {(n,): 7 * n for n in KEYS}))
+        app.driver.commit(more, {(n,): 7 * n for n in KEYS})
+        app.instances.committed(app.driver.point)
         app.instances.wait_until_visible(app.driver.version)
         assert a.values("more", KEYS) == [7 * n for n in KEYS]
         assert a.values("numbers", KEYS) == [*KEYS]

@@ -13,7 +13,7 @@ from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instance.task_engines import TaskEngines
 from holdfast.log.changing import ChangeRules
-from holdfast.log.commits import Clocks, Commit
+from holdfast.log.commits import BEGINNING, Clocks, Commit, Point
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import STATE
 from holdfast.log.storage import open_storage
@@ -63,6 +63,10 @@ class AppLog:
                 each.name: {} if each.after == self.version else before.get(each.name, {})
                 for each in self.log.app.stores_of(task)
             }
+
+    @property
+    def point(self) -> Point:
+        return BEGINNING if self.previous is None else self.previous.point
 
     def changed(self, *specs: StoreSpec, apart: tuple[str, ...] = (), rules: ChangeRules | None = None) -> "AppLog":
         """The app with other stores, started again. Those named by `apart` have a sub-topology of their own."""

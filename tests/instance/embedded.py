@@ -2,11 +2,12 @@
 
 from holdfast.group_instances import GroupInstances
 from holdfast.log.appfile import AppSpec
+from holdfast.log.commits import BEGINNING
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.settings.model import Settings
 from holdfast.stores.spec import StoreSpec
-from holdfast.words import NOTHING, TaskId
+from holdfast.words import TaskId
 from tests.log.making import subtopologies_of
 
 
@@ -20,7 +21,7 @@ def start_once(chosen: Settings, spec: StoreSpec) -> None:
     )
     try:
         instances.assign([TaskId(0, 0)])
-        instances.wait_until_ready(NOTHING)
+        instances.wait_until_ready(BEGINNING)
     finally:
         instances.stop(30.0)
     assert failures == []

@@ -312,13 +312,13 @@ def test_tasks_that_are_added_are_hosted_by_running_instances(app: AppLog, tmp_p
     zero, one, two = app.log.app.tasks()
     try:
         instances.assign([zero, one])
-        instances.wait_until_ready(app.version)
+        instances.wait_until_ready(app.point)
         before = instances.replicas()
         assert before["0_0"] != before["0_1"]
         processes = {address: pid_of(address) for (address,) in before.values()}
 
         instances.assign([zero, one, two], everywhere=[two])
-        instances.wait_until_ready(app.version)
+        instances.wait_until_ready(app.point)
         after = instances.replicas()
         assert (after["0_0"], after["0_1"]) == (before["0_0"], before["0_1"])
         assert {*after["0_2"]} == {*before["0_0"], *before["0_1"]}
@@ -346,7 +346,7 @@ def test_a_first_start_is_a_rebalance_that_ends_before_the_app_runs(app: AppLog,
     )
     try:
         instances.assign(app.log.app.tasks())
-        instances.wait_until_ready(app.version)
+        instances.wait_until_ready(app.point)
         # Each instance counts as it joins, so there may have been a generation with one of them.
         started = [event.generation for event in events if event.phase is RebalancePhase.STARTED]
         assert [event.generation for event in events if event.phase is RebalancePhase.COMPLETED] == started
@@ -361,7 +361,7 @@ def test_instances_that_hang_are_killed_at_the_end_of_the_time(app: AppLog, tmp_
     failures: list[BaseException] = []
     instances = GroupInstances("app", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
     instances.assign(app.log.app.tasks())
-    instances.wait_until_ready(app.version)
+    instances.wait_until_ready(app.point)
     processes = [pid_of(address) for address in {address for (address,) in instances.replicas().values()}]
     for pid in processes:
         freeze(pid)

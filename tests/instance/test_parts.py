@@ -43,12 +43,19 @@ def test_the_next_step(at: int, committed: int, snapshots: list[int], there: boo
 
 
 def test_state_of_an_interrupted_apply_is_complete_from_its_version_on() -> None:
-    mark = Mark(Version(4), "c4", "L", applying=Version(6))
-    verdict = check_state(mark, log="L", newest=Version(7), commit="c4", next_previous=None)
+    mark = Mark(Version(4), "c4", "L", applying=Version(6), applying_commit="c6")
+    verdict = check_state(mark, log="L", newest=Version(7), commit="c4", applying="c6")
     assert (verdict.at, verdict.whole_from) == (4, 6)  # type: ignore[union-attr]
-    assert isinstance(check_state(mark, log="L", newest=Version(5), commit="c4", next_previous=None), Unusable)
-    assert isinstance(check_state(mark, log="L", newest=Version(7), commit=None, next_previous=None), Unusable)
-    assert not isinstance(check_state(mark, log="L", newest=Version(7), commit=None, next_previous="c4"), Unusable)
+    assert isinstance(check_state(mark, log="L", newest=Version(5), commit="c4", applying=None), Unusable)
+    assert isinstance(check_state(mark, log="L", newest=Version(7), commit=None, applying="c6"), Unusable)
+
+
+def test_a_part_of_a_version_that_the_log_no_longer_has_is_not_completed_from_another_one() -> None:
+    mark = Mark(Version(4), "c4", "L", applying=Version(6), applying_commit="c6")
+    for log_has in "another commit", None:
+        verdict = check_state(mark, log="L", newest=Version(7), commit="c4", applying=log_has)
+        assert isinstance(verdict, Unusable)
+        assert "a part of version 6 of commit 'c6'" in verdict.reason
 
 
 def test_events_are_numbered_and_can_be_waited_for() -> None:

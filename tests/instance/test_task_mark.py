@@ -10,10 +10,11 @@ from holdfast.words import NOTHING, Version
 
 
 def at(version: int, applying: int | None = None) -> Mark:
-    return Mark(Version(version), f"c{version}", "log-1", None if applying is None else Version(applying))
+    ahead = {} if applying is None else {"applying": Version(applying), "applying_commit": f"c{applying}"}
+    return Mark(Version(version), f"c{version}", "log-1", **ahead)  # type: ignore[arg-type]
 
 
-EMPTY = Mark(NOTHING, "", "log-1", Version(3))
+EMPTY = Mark(NOTHING, "", "log-1", Version(3), "c3")
 
 
 @pytest.mark.parametrize(

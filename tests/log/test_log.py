@@ -246,7 +246,7 @@ def test_a_segment_that_exists_is_compared(memory: Storage) -> None:
 def test_a_commit_without_its_predecessor_is_refused(log: Log) -> None:
     first = grow(log, 1)
     skipping = making.next_commit(log, making.next_commit(log, first))
-    with pytest.raises(LostRace, match="version 2 is missing"):
+    with pytest.raises(LostRace, match="version 2, which it follows, is missing"):
         log.create_commit(skipping)
     with pytest.raises(BrokenChain, match="host-a"):
         log.create_commit(making.next_commit(log, msgspec.structs.replace(first, id="another")))

@@ -12,6 +12,7 @@ from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.replica import Replica
 from holdfast.log.appfile import AppSpec
+from holdfast.log.commits import BEGINNING, Point
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, SegmentRef, seal
 from holdfast.log.storage import open_storage
@@ -39,6 +40,10 @@ class Driver:
     @property
     def version(self) -> Version:
         return Version(self._newest.version if self._newest else 0)
+
+    @property
+    def point(self) -> Point:
+        return self._newest.point if self._newest else BEGINNING
 
     def commit(
         self, store: StoreSpec, entries: Mapping[tuple[object, ...], object | None], *, schema: int = 1

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.log.appfile import AppSpec
+from holdfast.log.commits import Point
 from holdfast.query import paging
 from holdfast.settings.rest import RestSettings
 from holdfast.stores.access import DictBytes, Now
@@ -140,10 +141,11 @@ def test_pages_of_any_size_have_every_entry_once(
     world = World(max_page=most)
     world.commit(1, NUMBERS, {(n,): "x" * size for n, size in sizes.items()})
     start, stop, found, more = FIRST_KEY, None, Counter[bytes](), True
+    before = Point(Version(1), "")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paging, "_LEAST_SHARE", share)
         while more:
-            page = world.reader.range("numbers", start, stop, limit=limit, reverse=reverse, version=Version(1))
+            page = world.reader.range("numbers", start, stop, limit=limit, reverse=reverse, before=before)
             keys = [key for key, _ in page.entries]
             assert keys == sorted(keys, reverse=reverse) and 1 <= len(keys) <= limit
             assert sum(len(key) + len(cell) for key, cell in page.entries[:-1]) < most

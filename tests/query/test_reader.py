@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
+from holdfast.log.commits import Point
 from holdfast.query.last_errors import LastError
 from holdfast.query.reader import StoreReader
 from holdfast.query.store_specs import UnknownStore
@@ -87,11 +88,11 @@ def test_an_answer_without_a_common_version_is_not_consistent() -> None:
 def test_a_given_version_is_read_while_available_and_then_the_newest() -> None:
     world = _filled(1)
     world.commit(2, NUMBERS, {(3,): None})
-    at_1 = world.reader.range("numbers", FIRST_KEY, None, limit=100, version=Version(1))
+    at_1 = world.reader.range("numbers", FIRST_KEY, None, limit=100, before=Point(Version(1), ""))
     assert (at_1.source.version, len(at_1.entries)) == (1, 40)
     for version in range(3, 8):
         world.commit(version, NUMBERS, {})
-    later = world.reader.range("numbers", FIRST_KEY, None, limit=100, version=Version(1))
+    later = world.reader.range("numbers", FIRST_KEY, None, limit=100, before=Point(Version(1), ""))
     assert (later.source.version, later.source.consistent, len(later.entries)) == (7, True, 39)
 
 

@@ -253,7 +253,7 @@ def test_each_instance_of_an_app_with_standbys_answers_for_a_killed_one(tmp_path
     instances = GroupInstances("game", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
     try:
         instances.assign(GAME.tasks())
-        instances.wait_until_ready(driver.version)
+        instances.wait_until_ready(driver.point)
         replicas = instances.replicas()
         first, second = replicas["0_0"]
         assert replicas["0_1"] == (second, first), "each is active for one task, and a standby of the other"

@@ -22,6 +22,7 @@ from holdfast.log.storage import open_storage
 from holdfast.metrics import REGISTRY
 from holdfast.query.service import RestService
 from holdfast.query.watch import Watches
+from holdfast.query.watch_places import event_ids
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
 from holdfast.words import Version
@@ -289,7 +290,9 @@ def test_heartbeats_carry_a_watcher_of_a_quiet_key_past_versions_that_are_cleane
     try:
         with watching(service.url, "numbers", key="1000", from_version="1") as stream:
             begun = next(stream).id
-            last = f"{driver.log.id[:8]}-{commit_all[-1]}"
+            newest = driver.log.newest()
+            assert newest is not None and newest.version == commit_all[-1]
+            last = event_ids(driver.log.id, *newest.point)
             beats = next(event for event in stream if event.id == last)
             assert (beats.data, beats.comment) == (None, "heartbeat")
         delete_versions(driver, 38)

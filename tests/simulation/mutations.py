@@ -22,11 +22,11 @@ from holdfast.group.member_steps import MemberSteps
 from holdfast.group.members import Member
 from holdfast.group.membership import Membership
 from holdfast.group.moving import _Moves
-from holdfast.instance import log_reader
-from holdfast.instance.log_reader import TaskLogReader
+from holdfast.instance import task_log_reader
 from holdfast.instance.next_step import Usable, check_state
 from holdfast.instance.read_views import PublishedVersions, ReadView
 from holdfast.instance.replica import Replica
+from holdfast.instance.task_log_reader import TaskLogReader
 from holdfast.instance.updater import ReplicaUpdater
 from holdfast.log import cleaning, names
 from holdfast.log.chain import CommitChain
@@ -149,7 +149,7 @@ def _half_a_version() -> Patches:
         found = check_state(*args, **kwargs)
         return Usable(found.at, found.at) if isinstance(found, Usable) else found
 
-    return [(log_reader, "check_state", complete)]
+    return [(task_log_reader, "check_state", complete)]
 
 
 def _forgets_unflushed_families() -> Patches:
@@ -157,7 +157,7 @@ def _forgets_unflushed_families() -> Patches:
 
 
 def _reads_the_newest() -> Patches:
-    def newest(self: Replica, version: Version | None = None, wait: float = 0.0) -> ReadView:
+    def newest(self: Replica, version: Version | None = None, wait: float = 0.0, commit: str | None = None) -> ReadView:
         return self.published.read_view(None)
 
     return [(Replica, "read_view", newest)]

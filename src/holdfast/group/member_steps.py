@@ -103,7 +103,7 @@ class MemberSteps:
         """Tasks that couldn't be hosted, and why. They are tried again."""
         self._told = 0
         """The newest generation that someone has told of."""
-        self._nobody_stays = False
+        self._nobody_stays = self._looks_back = False
         self._membership = Membership.join(storage, member, self._status, host.is_running)
         self._beaten = clock.monotonic()
         self._take(self._membership.newest())
@@ -138,10 +138,17 @@ class MemberSteps:
         self._told = max(self._told, number)
         return True
 
+    def look_back(self) -> None:
+        """The log was set back: the next step takes the generation that it has, whatever its number."""
+        self._looks_back = True
+
     def step(self) -> None:
         """One heartbeat, and what follows from the newest generation. Raises Replaced when this process has to stop."""
         now = self._clock.monotonic()
         told, self._told = self._told, 0
+        if self._looks_back:
+            self._looks_back, self._coordinator = False, None
+            self._membership.look_back()
         generation = self._membership.step(told)
         self._beaten = now
         if self._new_coordinator is not None:

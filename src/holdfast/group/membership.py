@@ -93,6 +93,10 @@ class Membership:
         above = max(held, self._generations.next_number - 1)
         self._member = msgspec.structs.replace(self._member, incarnation=min(above + 1, members.LARGEST_COUNT))
 
+    def look_back(self) -> None:
+        """The log was set back, and its generations with it."""
+        self._generations = Generations(self._storage, self._member.log)
+
     def newest(self, at_least: int = 0) -> Generation | None:
         """The newest generation there is. Looks more closely if it should have this number at least."""
         found = self._generations.follow()

@@ -69,14 +69,14 @@ class ReplicaCheck:
 
     def step(self) -> None:
         opening = self._replica.openings
-        if self._done == opening or not self._is_running():
+        if self._done == opening or not self._is_running() or self._replica.must_look_back:
             return
         try:
             found = check_replica(self._replica, self._source)
         except VersionNotAvailable:
             return  # it has moved on, or starts over; the next round looks again
         except (ReplicaDiffers, DamagedState) as error:
-            if self._replica.openings == opening:
+            if self._replica.openings == opening and not self._replica.must_look_back:
                 self._differs(error, opening)
             return
         self._done = self._passed = opening

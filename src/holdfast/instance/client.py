@@ -67,6 +67,8 @@ class Scanned:
     role: Role
     instance: str
     """The role of the replica, and the name of its instance."""
+    commit: str
+    """The id of the version's commit."""
 
 
 class StateClient:
@@ -93,6 +95,7 @@ class StateClient:
             tls = {"tls_root_certs": own.ca, "cert_chain": own.cert, "private_key": own.key}
         self._deadline = deadline.total_seconds() if isinstance(deadline, timedelta) else float(deadline)
         self._until: float | None = None
+        self._commit: str | None = None
         with self._asking("connect"):
             self._flight = flight.connect(credentials.address_for(address), generic_options=_CONNECTING, **tls)
 
@@ -109,6 +112,12 @@ class StateClient:
         """The same connection for one read, whose calls together may take this long."""
         client = copy.copy(self)
         client._until = SYSTEM_CLOCK.monotonic() + seconds
+        return client
+
+    def of_commit(self, commit: str) -> Self:
+        """The same connection for reads of a version, all of the commit of this id."""
+        client = copy.copy(self)
+        client._commit = commit
         return client
 
     def get_many(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.BinaryArray:
@@ -152,7 +161,15 @@ class StateClient:
         now = Now(*msgspec.json.decode(metadata[messages.CLOCKS_METADATA]))
         version = Version(int(metadata[messages.VERSION_METADATA]))
         role, instance = msgspec.json.decode(metadata[messages.SERVED_METADATA], type=tuple[Role, str])
-        return Scanned(version, whole(table["key"]), whole(table["value"]), now, role, instance)
+        return Scanned(
+            version,
+            whole(table["key"]),
+            whole(table["value"]),
+            now,
+            role,
+            instance,
+            metadata[messages.COMMIT_METADATA].decode(),
+        )
 
     def columns(
         self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes | None, reverse: bool = False
@@ -220,13 +237,13 @@ class StateClient:
     def status(self) -> InstanceStatus:
         return msgspec.json.decode(self._act("status"), type=InstanceStatus)
 
-    def committed(self, version: Version) -> None:
-        """Says that a version exists. Returns at once; the instance catches up by itself."""
-        self._act("committed", messages.Committed(version))
+    def committed(self, version: Version, commit: str | None = None) -> None:
+        """Says that a version exists, as this commit. Returns at once; the instance catches up by itself."""
+        self._act("committed", messages.Committed(version, commit))
 
     def due(self, version: Version, tasks: Iterable[TaskId]) -> dict[str, Due]:
         """By store, what is due next in these tasks, at exactly `version`."""
-        ask = messages.DueAt(version, 0.9 * self._left(), tuple(map(str, tasks)))
+        ask = messages.DueAt(version, 0.9 * self._left(), tuple(map(str, tasks)), self._commit)
         return msgspec.json.decode(self._act("due", ask), type=dict[str, Due])
 
     def events(self, since: int, wait: float = 0.0, life: str | None = None) -> EventPage:
@@ -248,9 +265,9 @@ class StateClient:
 
     def _ask(
         self, task: TaskId, store: str, version: Version | None
-    ) -> tuple[str, str, Version | None, float, str | None]:
+    ) -> tuple[str, str, Version | None, float, str | None, str | None]:
         """The fields of `messages.Ask`."""
-        return str(task), store, version, 0.9 * self._left(), self._log
+        return str(task), store, version, 0.9 * self._left(), self._log, self._commit
 
     def _left(self) -> float:
         """The seconds that the next call may take."""

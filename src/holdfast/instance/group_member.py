@@ -69,6 +69,7 @@ class GroupMember:
             app_file=config.app_file,
         )
         instance.look_at_group = self.look
+        instance.look_back_in_group = self._look_back
         report = partial(report_problem, instance.events, None)
         self._thread = lasting_thread("group", self._run, report)
         self._thread.start()
@@ -78,6 +79,10 @@ class GroupMember:
         """There is a generation of this number: looks at the log at once."""
         if self._steps.hear(number):
             self._look_now()
+
+    def _look_back(self) -> None:
+        self._steps.look_back()
+        self._look_now()
 
     def _look_now(self) -> None:
         with self._wake:

@@ -106,6 +106,8 @@ class Instance:
         """The newest generation whose tasks are hosted here."""
         self.look_at_group: Callable[[int], None] = lambda number: None
         """Has the group looked at, because there is a generation of this number."""
+        self.look_back_in_group: Callable[[], None] = lambda: None
+        """Has the group looked at, because the log was set back."""
         self.app_state: messages.AppStateMessage | None = None
         """What the driver has said last."""
         self.driver_gone = False
@@ -125,6 +127,7 @@ class Instance:
         bandwidth = Bandwidth(config.restore.bandwidth)
         self.source = LogReader(self.log, FileFetcher(self._shares(0).fetches, bandwidth))
         self.updater = ReplicaUpdater(self.source, self.events, config.restore, retry, config.poll_seconds)
+        self.source.on_set_back = self._log_was_set_back
         self._flushes = MaintenanceLoop("flushes", self.events, _FLUSH_LOOK)
         self._checks = MaintenanceLoop("checks", self.events, _CHECK_LOOK)
         self._snapshots = MaintenanceLoop("snapshots", self.events, _SNAPSHOT_LOOK)
@@ -344,16 +347,23 @@ class Instance:
             hosted.reads += number
             hosted.heavy.add(store, keys)
 
-    def due(self, version: Version, tasks: Iterable[TaskId], wait: float = 0.0) -> dict[str, Due]:
-        """By store, what is due next in these tasks at a version."""
+    def due(
+        self, version: Version, tasks: Iterable[TaskId], wait: float = 0.0, commit: str | None = None
+    ) -> dict[str, Due]:
+        """By store, what is due next in these tasks at a version; with `commit`, at that one of it."""
         found: dict[str, list[Due]] = {}
         for task in tasks:
-            for store, due in self.replica(task).due(version, wait).items():
+            for store, due in self.replica(task).due(version, wait, commit).items():
                 found.setdefault(store, []).append(due)
         return {store: Due.soonest(several) for store, several in found.items()}
 
-    def committed(self, version: Version) -> None:
-        self.updater.committed(version)
+    def committed(self, version: Version, commit: str | None = None) -> None:
+        self.updater.committed(version, commit)
+
+    def _log_was_set_back(self) -> None:
+        """Replicas look what the log still has of them; the group's objects may be older ones, too."""
+        self.updater.look()
+        self.look_back_in_group()
 
     def request_stop(self) -> None:
         self._stop_asked.set()
@@ -394,6 +404,7 @@ class Instance:
             failures=progress.failures,
             error_category=progress.error_category,
             readable=progress.readable,
+            commit=replica.published.commit,
         )
 
     def _share_memory(self) -> None:

@@ -1,80 +1,60 @@
-"""Reading the log for replicas: the versions there are, and the changes that one version made to one task's stores.
+"""Reading the log for replicas: the versions there are, and which of them are one timeline.
 
 All replicas of an instance share the commits, since each commit names the segments of every task: the last few are
-kept, and a commit that several replicas want at the same time is read once. Segments are read part by part; the
-checksum of every part is checked where it is read.
+kept, and a commit that several replicas want at the same time is read once. What a version changed in the stores of a
+task is read by `task_log_reader`.
 """
 
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 
-import pyarrow as pa
-
-from holdfast import metrics
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.instance.looks import Looks
-from holdfast.instance.next_step import Unusable, Usable, check_state
-from holdfast.instance.run import Run, merged
 from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import Commit
-from holdfast.log.log import Log
-from holdfast.log.objects import ObjectMissing
-from holdfast.log.segments import STATE, Part, SegmentRef
+from holdfast.log.commits import BEGINNING, Commit, Point
+from holdfast.log.log import Log, LogMissing
 from holdfast.log.snapshot_files import FileFetcher
-from holdfast.stores.engines.base import Changes, Mark
-from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.spec import StoreSpec
-from holdfast.words import NOTHING, TaskId, Version
+from holdfast.words import TaskId, Version
 
 _LOG = logging.getLogger(__name__)
 _KEPT_COMMITS = 36
 """Those of two turns of the tasks that restore (`updater.TURN`), and the ones that are looked up ahead."""
-_ROW_OVERHEAD = 32
 
-_emptied = metrics.counter(
-    "holdfast_volatile_stores_emptied", "How often a store that isn't durable started over empty.", ["store"]
-)
-
-
-class ForeignState(HoldfastError):
-    """The state here was built on another commit than the log has."""
-
-    category = ErrorCategory.DATA
-
-
-class VolatileChangesGone(HoldfastError):
-    """Changes of stores that aren't durable are no longer in the log, so those stores start over empty."""
-
-    category = ErrorCategory.DATA
-
-
-class StoreNotKnown(HoldfastError):
-    """The log has a store that this instance was started without."""
-
-    category = ErrorCategory.INVALID
+_Read = Future[Commit | None]
 
 
 class LogReader:
-    """Versions as the log has them. `fetcher`: how the files of snapshots are fetched."""
+    """Versions as the log has them. `fetcher`: how the files of snapshots are fetched.
+
+    The commits that are known here are one timeline: each names the one before it. A log that is set back to a backup
+    loses its newest versions, and goes on with others of the same numbers. A commit that doesn't follow the one known
+    here, or a point that someone else has of a version, has this reader look whether its newest commit is still in the
+    log. If it isn't, all that is known is forgotten, and `timeline` counts one more: whoever has read something here
+    before looks whether the log has that still.
+    """
 
     def __init__(self, log: Log, fetcher: FileFetcher | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.log = log
         self.fetcher = fetcher or FileFetcher()
         self.looks = Looks(clock)
         self.on_newest: Callable[[], None] = lambda: None
-        """Called on any thread when there is a newer version."""
+        """Called on any thread when there is a newer version, and when the log was set back."""
+        self.on_set_back: Callable[[], None] = lambda: None
+        """Called on any thread when the log was set back."""
+        self.timeline = 0
+        """How often the log was found to be set back."""
         self._commits: OrderedDict[Version, Commit] = OrderedDict()
-        self._reads: dict[Version, Future[Commit | None]] = {}
+        self._reads: dict[Version, _Read] = {}
         """Reads under way."""
         self._believed: set[Version] = set()
         """Which of the kept commits are a part of the history."""
         self._lock = threading.Lock()
-        self._newest = NOTHING
+        self._newest = BEGINNING
         self._app = log.app
         self._apps = {log.app.number: log.app}
         self._spans: dict[int, tuple[Version, Version]] = {}
@@ -93,7 +73,7 @@ class LogReader:
 
     def use_app(self, number: int) -> None:
         """Uses the app file of this number from now on: a driver may use one that no commit names yet."""
-        if number != self._app.number and (found := self.app_at(number)) is not None:
+        if (found := self.app_at(number)) is not None:
             with self._lock:
                 self._app = found
 
@@ -107,17 +87,19 @@ class LogReader:
             )
 
     def app_at(self, number: int) -> AppSpec | None:
-        """The app's file of a number, read once; None where it can't be read now."""
+        """The app's file of a number, read once per timeline; None where it can't be read now."""
         with self._lock:
+            timeline = self.timeline
             if (known := self._apps.get(number)) is not None:
                 return known
         try:
-            found = self.log.app_at(number)
+            found = self.log.apps.read(number)
         except HoldfastError as error:
             _LOG.warning("the app's file of number %d can't be read: %s", number, error)
             return None
         with self._lock:
-            self._apps[number] = found
+            if timeline == self.timeline:
+                self._apps[number] = found
         return found
 
     def app_of(self, version: Version) -> AppSpec:
@@ -140,23 +122,49 @@ class LogReader:
     @property
     def newest_known(self) -> Version:
         """The newest version that was read or reported."""
-        return self._newest
+        return self._newest.version
 
     def commit(self, version: Version) -> Commit | None:
         """The commit of a version; None if it doesn't exist, was cleaned, or is not a part of the history."""
         return self._commit(version, reported=False)
 
+    def id_at(self, version: Version) -> str | None:
+        """The id of a version's commit, also if only the next one is left; None if the log has neither."""
+        if (commit := self.commit(version)) is not None:
+            return commit.id
+        following = self.commit(Version(version + 1))
+        return None if following is None else following.previous
+
+    def has(self, point: Point) -> bool:
+        """Whether the history has a point that someone else takes for a part of it. Where they differ, the log decides.
+
+        A point whose commit was cleaned is not a part of it any more.
+        """
+        if point == BEGINNING:
+            return True
+        is_kept = point.version in self._believed
+        if self._has(point):
+            if not is_kept and point.version < self._newest.version:
+                self.was_set_back()  # the newest version may not follow it
+            return True
+        return self.was_set_back() and self._has(point)
+
+    def _has(self, point: Point) -> bool:
+        found = self._commit(point.version, reported=True)
+        return (self.id_at(point.version) if found is None else found.id) == point.commit
+
     def _commit(self, version: Version, *, reported: bool) -> Commit | None:
-        commit = self._read(version)
-        if commit is None or version in self._believed:
-            return commit
-        if not (reported or self._is_believed(commit)):
-            return None
-        with self._lock:
-            if version in self._commits:
-                self._believed.add(version)
-        self._learned(commit)
-        return commit
+        while True:
+            timeline = self.timeline
+            commit = self._read(version)
+            if commit is None or version in self._believed:
+                return commit
+            believed = reported or self._is_believed(commit)
+            if believed and self._follows_known(commit):
+                if self._learned(commit, timeline):
+                    return commit
+            elif timeline == self.timeline and not (believed and self.was_set_back()):
+                return None  # its driver had slept, or had begun on another timeline
 
     def _is_believed(self, commit: Commit) -> bool:
         """Whether a commit is a part of the history: the next one follows it, or it is the newest and follows another.
@@ -165,11 +173,76 @@ class LogReader:
         unless it is killed.
         """
         version = Version(commit.version)
-        known = self._newest  # before the look, after which another thread may learn of the next version
+        known = self._newest.version  # before the look, after which another thread may learn of the next version
         following = self._read(Version(version + 1))
         if following is not None:
             return following.previous == commit.id
-        return known <= version and self.log.chain.follows(version)
+        return known <= version and self.log.chain.follows(commit)
+
+    def _follows_known(self, commit: Commit) -> bool:
+        """Whether a commit and those known here are one timeline, as far as they show it.
+
+        Beyond the version after the newest one they don't: then the log is asked whether it still has that one.
+        """
+        with self._lock:
+            version, newest = Version(commit.version), self._newest
+            before, after = Version(version - 1), Version(version + 1)
+            if version == newest.version:
+                return commit.id == newest.commit
+            if before == newest.version:
+                return newest == BEGINNING or commit.previous == newest.commit
+            if before in self._believed and self._commits[before].id != commit.previous:
+                return False
+            if after in self._believed and self._commits[after].previous != commit.id:
+                return False
+        return version < newest.version or newest == BEGINNING or not self.was_set_back()
+
+    def was_set_back(self) -> bool:
+        """Looks whether the log still has the newest version known here. If it doesn't, what is known is forgotten.
+
+        A version that is gone while the log has later ones was cleaned.
+        """
+        with self._lock:
+            newest, timeline = self._newest, self.timeline
+        if newest == BEGINNING:
+            return False
+        here = self.log.commit(newest.version)
+        if here is None:
+            last = self.log.newest()
+            if last is not None and last.version > newest.version:
+                return False
+            self._check_log()
+        elif here.id == newest.commit:
+            return False
+        self._forget(newest, timeline)
+        return True
+
+    def _check_log(self) -> None:
+        """Raises if there is no log any more: a volume that isn't mounted looks like a log without versions."""
+        storage = self.log.storage
+        if (found := Log.identify(storage)) != self.log.id:
+            fact = f"{storage.place} has the log {found}, and this instance serves {self.log.id}."
+            raise LogMissing(f"{fact} Restart it, or restore that log.")
+
+    def _forget(self, newest: Point, timeline: int) -> None:
+        with self._lock:
+            if self.timeline != timeline:
+                return
+            self.timeline += 1
+            self._newest = BEGINNING
+            self._reads = {}
+            for kept in (self._commits, self._believed, self._spans, self._apps):
+                kept.clear()
+            self.looks.forget()
+        _LOG.warning(
+            "the log at %s was set back: it no longer has commit %s of version %d. Versions that it doesn't have are "
+            "abandoned: replicas keep what the log still has, and restore the rest.",
+            self.log.storage.place,
+            newest.commit,
+            newest.version,
+        )
+        self.on_set_back()
+        self.on_newest()
 
     def _read(self, version: Version) -> Commit | None:
         """A commit of the log, believed or not. If another thread is reading it, this one waits for the answer.
@@ -186,206 +259,91 @@ class LogReader:
                 return found, False
             under_way = self._reads.get(version)
             if under_way is None:
-                read = self._reads[version] = Future()
+                reads = self._reads
+                read = reads[version] = Future()
         if under_way is not None:
             return under_way.result(), True
         try:
             commit = self.log.commit(version)
         except BaseException as error:
-            self._end_read(version, None)
+            self._end_read(version, reads, None)
             read.set_exception(error)
             raise
-        self._end_read(version, commit)
+        self._end_read(version, reads, commit)
         read.set_result(commit)
         return commit, False
 
-    def _end_read(self, version: Version, commit: Commit | None) -> None:
+    def _end_read(self, version: Version, reads: dict[Version, _Read], commit: Commit | None) -> None:
         with self._lock:
-            del self._reads[version]
-            if commit is not None:
+            del reads[version]
+            if commit is not None and reads is self._reads:  # otherwise it began before the log was found set back
                 self._commits[version] = commit
                 while len(self._commits) > _KEPT_COMMITS:
                     self._believed.discard(self._commits.popitem(last=False)[0])
 
-    def learn(self, version: Version) -> Version:
-        """The newest version, once the driver reports this one: one request to the log, or none if it is known."""
+    def learn(self, version: Version, commit: str | None = None) -> Version:
+        """The newest version, once the driver reports this one: one request to the log, or none if it is known.
+
+        A driver that reports an older one than the newest known here may have started on a log that was set back.
+        """
         began = self.looks.now()
-        if version > self._newest and self._commit(version, reported=True) is not None:
+        if version < self._newest.version:
+            return self.newest()
+        if commit is not None and not self.has(Point(version, commit)):
+            return self._newest.version
+        if version > self._newest.version:
+            self._commit(version, reported=True)
+        if version == self._newest.version:
             self.looks.looked(began)
-        return self._newest
+        return self._newest.version
 
     def reaching(self, version: Version) -> Version:
         """The newest known version if that is far enough, else the newest there is."""
-        return self._newest if self._newest >= version else self.newest()
+        return self._newest.version if self._newest.version >= version else self.newest()
 
     def newest(self) -> Version:
         """The newest committed version there is."""
-        began = self.looks.now()
-        found = self.log.newest(at_least=self._newest)
-        self.looks.looked(began)
-        if found is None:
-            return NOTHING
-        self._learned(found)
-        return Version(found.version)
+        while True:
+            began, timeline = self.looks.now(), self.timeline
+            found = self.log.newest(at_least=self._newest.version)
+            if found is None or found.version < self._newest.version:
+                known = self._newest
+                if self.was_set_back():
+                    continue
+                self.looks.looked(began)
+                return known.version
+            if not self._follows_known(found) and not self.was_set_back():
+                continue  # another thread has learned of a newer one meanwhile
+            if self._learned(found, timeline):
+                self.looks.looked(began)
+                return Version(found.version)
 
-    def _learned(self, commit: Commit) -> None:
-        if commit.app > self._app.number and (found := self.app_at(commit.app)) is not None:
-            with self._lock:
-                self._app = max(self._app, found, key=lambda app: app.number)
+    def _learned(self, commit: Commit, timeline: int) -> bool:
+        """Takes note of a commit of the history; False if the log was set back since this timeline."""
+        with self._lock:
+            read_app = commit.app > self._app.number or self._app.number not in self._apps
+        app = self.app_at(commit.app) if read_app else None
         version = Version(commit.version)
         with self._lock:
+            if timeline != self.timeline:
+                return False
+            if app is not None:
+                self._app = app
+            if version in self._commits:
+                self._believed.add(version)
             first, last = self._spans.get(commit.app, (version, version))
             self._spans[commit.app] = min(first, version), max(last, version)
-            if is_newer := version > self._newest:
-                self._newest = version
+            if is_newer := version > self._newest.version:
+                self._newest = commit.point
                 self.looks.learned(version)
         if is_newer:
             self.on_newest()
+        return True
 
     def follow(self) -> Version:
         """The newest version, searched from the newest known one: one request to the log if there is nothing new."""
         began = self.looks.now()
-        while self.commit(Version(self._newest + 1)) is not None:
+        while self.commit(Version(self._newest.version + 1)) is not None:
             pass
         self.looks.looked(began)
-        return self._newest
-
-
-class TaskLogReader:
-    """The log as one task sees it."""
-
-    def __init__(self, source: LogReader, task: TaskId, specs: Sequence[StoreSpec]) -> None:
-        self._source = source
-        self._log = source.log
-        self._task = task
-        self._stores = [spec.name for spec in specs]
-        self._after = {spec.name: spec.after for spec in specs}
-        self._begin = Version(min(self._after.values(), default=NOTHING))
-        self._app_file = source.app.number
-        self.volatile_after = NOTHING
-        """Changes of stores that aren't durable are applied from versions after this one."""
-
-    def begin_without(self, volatile: Sequence[str]) -> None:
-        """The replica starts over: these stores, which aren't durable, get only the changes of later versions."""
-        if volatile and (newest := self._source.newest()) > self.volatile_after:
-            self.volatile_after = newest
-            for store in volatile:
-                _emptied.labels(store).inc()
-            text = "task %s starts at version %s with an empty %s, which isn't durable"
-            _LOG.info(text, self._task, newest, ", ".join(volatile))
-
-    def specs(self, app: int) -> list[StoreSpec]:
-        """The replica's stores by the number of the app's file; none if that isn't known."""
-        found = self._source.app_at(app) if app else None
-        return [] if found is None else [spec for spec in found.stores_of(self._task) if spec.name in self._stores]
-
-    def estimated_bytes(self, commit: Commit) -> int:
-        """About how much memory the changes of a version need."""
-        size = 0
-        for ref in self._refs(commit):
-            for part in ref.parts:
-                if part.type == STATE:
-                    size += part.bytes + _ROW_OVERHEAD * part.rows
-        return size
-
-    def parts(self, commit: Commit) -> list[tuple[SegmentRef, Part]]:
-        """The parts that `changes` reads."""
-        return [
-            (ref, part)
-            for ref in self._refs(commit)
-            for part in ref.parts
-            if part.type == STATE and part.rows and self._has(part.name, commit)
-        ]
-
-    def changes(self, commit: Commit) -> Iterator[tuple[str, Changes]]:
-        """The changes that a version made to the task's stores, in the order they were written."""
-        for ref in commit.of_task(self._task):
-            for store, table in self._log.state_parts(ref):
-                if table.num_rows and self._has(store, commit):
-                    yield store, as_changes(table)
-        for ref in self._volatile(commit):
-            for store, table in self._if_there(commit, ref):
-                if table.num_rows and self._has(store, commit):
-                    yield store, as_changes(table)
-
-    def _has(self, store: str, commit: Commit) -> bool:
-        """Whether a store is this replica's and has begun. A former store of its name is another one."""
-        after = self._after.get(store)
-        if after is None and commit.app > self._app_file:
-            raise StoreNotKnown(
-                f"version {commit.version} changes the store {store!r}, which was added after this instance opened "
-                "the task. It opens the task again when it finds the generation of the app's driver."
-            )
-        return after is not None and commit.version > after
-
-    def _refs(self, commit: Commit) -> tuple[SegmentRef, ...]:
-        durable = commit.of_task(self._task)
-        return durable + self._volatile(commit) if commit.volatile else durable
-
-    def _volatile(self, commit: Commit) -> tuple[SegmentRef, ...]:
-        return commit.volatile_of(self._task) if commit.version > self.volatile_after else ()
-
-    def _if_there(self, commit: Commit, ref: SegmentRef) -> list[tuple[str, pa.Table]]:
-        """The changes of stores that aren't durable. Without them, what the replica has would be wrong from here on."""
-        try:
-            return list(self._log.state_parts(ref))
-        except (ObjectMissing, DamagedObject) as error:
-            stores = sorted({part.name for part in ref.of_type(STATE)})
-            raise VolatileChangesGone(
-                f"the changes of version {commit.version} to {', '.join(stores)} can't be read: {error}"
-            ) from error
-
-    def gather(self, first: Commit, to: Version, most_bytes: int) -> list[Commit]:
-        """Commits to apply together, starting with `first`: as many as fit, and at least one."""
-        commits, size = [first], self.estimated_bytes(first)
-        while commits[-1].version < to:
-            following = self._source.commit(Version(commits[-1].version + 1))
-            if following is None or following.previous != commits[-1].id:
-                break
-            size += self.estimated_bytes(following)
-            if size > most_bytes:
-                break
-            commits.append(following)
-        return commits
-
-    def stream(self, commits: Sequence[Commit]) -> Iterable[tuple[str, Changes]]:
-        """The changes of some versions combined. A single version, which may be large, is read part by part."""
-        if len(commits) == 1:
-            return self.changes(commits[0])
-        return as_one([(Version(each.version), list(self.changes(each))) for each in commits], self._stores)
-
-    def examine(self, mark: Mark | None, path: Path) -> Usable:
-        """Checks that the state at `path` is a part of this log's history; raises ForeignState if it isn't."""
-        at = NOTHING if mark is None else mark.version
-        newest = NOTHING if mark is None else self._source.reaching(max(at, mark.applying or NOTHING))
-        here = self._source.commit(at) if at else None
-        after = self._source.commit(Version(at + 1)) if at and here is None else None
-        verdict = check_state(
-            mark,
-            log=self._log.id,
-            newest=newest,
-            commit=None if here is None else here.id,
-            next_previous=None if after is None else after.previous,
-            begin=self._begin,
-        )
-        if isinstance(verdict, Unusable):
-            raise ForeignState(f"the state in {path} can't be used: {verdict.reason}.")
-        return verdict
-
-
-def as_changes(table: pa.Table) -> Changes:
-    """The columns of a state part as changes."""
-    return Changes(whole(table.column("key")), whole(table.column("value")))
-
-
-def as_one(
-    parts: Sequence[tuple[Version, list[tuple[str, Changes]]]], stores: Sequence[str]
-) -> Iterator[tuple[str, Changes]]:
-    """Several versions combined: the newest value per key, in key order."""
-    runs: dict[str, list[Run]] = {store: [] for store in stores}
-    for version, changes in parts:
-        for store, part in changes:
-            runs[store].append(Run(part.keys, part.values, version))
-    for store, newest_last in runs.items():
-        if newest_last:
-            yield from ((store, part) for part in merged(newest_last[::-1]).changes())
+        return self._newest.version

@@ -46,6 +46,11 @@ class Looks:
         with self._lock:
             self._learned.append((self.now(), version))
 
+    def forget(self) -> None:
+        """The log was set back: what was learned is no longer true."""
+        with self._lock:
+            self._learned.clear()
+
     def newest_at(self, time: float) -> Version:
         """The newest version that was known then; of a time before all that is kept, the first one that is."""
         with self._lock:

@@ -18,6 +18,8 @@ VERSION_METADATA = b"holdfast.version"
 """In the metadata of the schema of a scan's answer: the version it is from."""
 CLOCKS_METADATA = b"holdfast.clocks"
 """The same for the version's wall and event clock, as a JSON array."""
+COMMIT_METADATA = b"holdfast.commit"
+"""The same for the id of the version's commit."""
 SERVED_METADATA = b"holdfast.served"
 """The same for the role of the replica and the name of its instance."""
 
@@ -31,7 +33,7 @@ Number = Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]
 class Ask(msgspec.Struct, frozen=True):
     """Which store is read, at a version or the newest, waiting for the version up to `wait` seconds.
 
-    With `log`, only an instance of that log answers.
+    With `log`, only an instance of that log answers; with `commit`, only the version of that commit is read.
     """
 
     task: str
@@ -39,6 +41,7 @@ class Ask(msgspec.Struct, frozen=True):
     version: int | None
     wait: Seconds = 0.0
     log: str | None = None
+    commit: str | None = None
 
 
 class Exchange(Ask, frozen=True, kw_only=True):
@@ -71,6 +74,8 @@ class GotOne(msgspec.Struct, frozen=True):
     role: Role = Role.ACTIVE
     instance: str = ""
     """The role of the replica, and the name of its instance."""
+    commit: str = ""
+    """The id of the version's commit."""
 
 
 class Count(Ask, frozen=True):
@@ -101,9 +106,10 @@ class HeldVersion(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """do_action committed: this version exists."""
+    """do_action committed: this version exists, as this commit."""
 
     version: int
+    commit: str | None = None
 
 
 class DueAt(msgspec.Struct, frozen=True):
@@ -112,6 +118,7 @@ class DueAt(msgspec.Struct, frozen=True):
     version: int
     wait: Seconds
     tasks: tuple[str, ...]
+    commit: str | None = None
 
 
 class EventsSince(msgspec.Struct, frozen=True):
@@ -151,6 +158,8 @@ class TaskStatus(msgspec.Struct, frozen=True):
     error_category: ErrorCategory | None = None
     readable: bool = False
     """Whether lookups may read it. One that has been caught up since it was opened is read, also while it is behind."""
+    commit: str = ""
+    """The id of the commit of `readable_to`."""
 
 
 class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,17 +86,17 @@ def check_state(
     log: str,
     newest: Version,
     commit: str | None,
-    next_previous: str | None,
+    applying: str | None,
     begin: Version = NOTHING,
 ) -> Usable | Unusable:
     """Whether state with this mark can be used. Without a mark it is empty, at `begin`.
 
-    `commit` is the id of the log's commit at the mark's version, and `next_previous` the predecessor that the commit
-    after it names. Either is None if that commit isn't in the log (cleaned, or never made).
+    `commit` is the id of the log's commit at the mark's version, and `applying` that of the version of which the state
+    may have a part. Either is None if the log doesn't know it any more, or never did.
 
-    >>> check_state(None, log="L", newest=Version(3), commit=None, next_previous=None)
+    >>> check_state(None, log="L", newest=Version(3), commit=None, applying=None)
     Usable(at=0, whole_from=0)
-    >>> check_state(Mark(Version(2), "c2", "L"), log="L", newest=Version(3), commit="c2", next_previous=None)
+    >>> check_state(Mark(Version(2), "c2", "L"), log="L", newest=Version(3), commit="c2", applying=None)
     Usable(at=2, whole_from=2)
     """
     if mark is None:
@@ -107,9 +107,13 @@ def check_state(
     if reaches > newest:
         return Unusable(f"it reaches version {reaches}, and the log's newest is {newest}")
     if mark.commit:
-        known = commit if commit is not None else next_previous
-        if known is None:
+        if commit is None:
             return Unusable(f"version {mark.version} is no longer in the log, so it can't be brought forward")
-        if known != mark.commit:
-            return Unusable(f"its version {mark.version} is commit {mark.commit!r}, and the log's is {known!r}")
+        if commit != mark.commit:
+            return Unusable(f"its version {mark.version} is commit {mark.commit!r}, and the log's is {commit!r}")
+    if mark.applying is not None and mark.applying_commit != applying:
+        return Unusable(
+            f"it has a part of version {mark.applying} of commit {mark.applying_commit!r}, and the log's is "
+            f"{'gone' if applying is None else repr(applying)}"
+        )
     return Usable(mark.version, reaches)

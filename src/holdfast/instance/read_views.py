@@ -23,6 +23,7 @@ from holdfast.instance.column_scans import scan_columns
 from holdfast.instance.held_versions import HeldVersions, Hold, HoldTerms
 from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.range_reads import read_ranges
+from holdfast.instance.replica_disk import VersionStamp
 from holdfast.instance.run import first_wins
 from holdfast.instance.task_engines import PinnedView
 from holdfast.stores.access import ColumnBlock, Now
@@ -33,6 +34,7 @@ from holdfast.words import NOTHING, TaskId, Version
 Entry = tuple[bytes, bytes]
 BEFORE_TIME = Now(wall=0)
 """The clocks of a version without a commit."""
+_WITHOUT_COMMIT = VersionStamp("", BEFORE_TIME, app=0)
 _MANY_DELETED = 256
 """So many deleted keys make a scan go on in columns, which cost as much to begin as some hundred keys one by one."""
 _SAMPLE = 256
@@ -71,8 +73,21 @@ class ReadView:
     version: Version
     overlay: Overlay
     pinned: PinnedView
-    now: Now
-    """The clocks of the version's commit, which decide what a store hides."""
+    stamp: VersionStamp
+
+    @property
+    def commit(self) -> str:
+        """The id of the version's commit."""
+        return self.stamp.commit
+
+    def is_of(self, commit: str) -> bool:
+        """Whether it is what a commit has. Where stores begin they are empty, whatever the commit was."""
+        return self.commit in ("", commit)
+
+    @property
+    def now(self) -> Now:
+        """The clocks of the version's commit, which decide what a store hides."""
+        return self.stamp.now
 
     def __enter__(self) -> Self:
         return self
@@ -196,13 +211,19 @@ class PublishedVersions:
         self._newest: ReadView | None = None
         self._furthest = NOTHING
         self._older: tuple[ReadView, ...] = ()
-        self._clocks: dict[Version, Now] = {}
+        self._stamps: dict[Version, VersionStamp] = {}
         self.held = HeldVersions(task)
 
     @property
     def version(self) -> Version | None:
         newest = self._newest
         return None if newest is None else newest.version
+
+    @property
+    def commit(self) -> str:
+        """The commit of the newest version."""
+        newest = self._newest
+        return "" if newest is None else newest.commit
 
     @property
     def newest(self) -> ReadView | None:
@@ -242,27 +263,27 @@ class PublishedVersions:
             oldest = Version(oldest - 1)
         return oldest, self._newest.version
 
-    def advance(self, overlay: Overlay, now: Now | None = None) -> None:
-        """Publishes a version on the same pinned view. `now` are its clocks, needed if it wasn't published before."""
+    def advance(self, overlay: Overlay, stamp: VersionStamp | None = None) -> None:
+        """Publishes a version on the same pinned view. `stamp` is needed if it wasn't published before."""
         with self._lock:
             assert self._newest is not None
-            self._newest = ReadView(overlay.version, overlay, self._newest.pinned, self._clock(overlay.version, now))
+            self._newest = ReadView(overlay.version, overlay, self._newest.pinned, self._stamp(overlay.version, stamp))
             self._furthest = max(self._furthest, overlay.version)
             self._prune()
             self._changed.notify_all()
 
-    def move(self, overlay: Overlay, pinned: PinnedView, now: Now | None = None) -> None:
+    def move(self, overlay: Overlay, pinned: PinnedView, stamp: VersionStamp | None = None) -> None:
         """Publishes a version on another pinned view, and owns that view. Earlier versions keep the one they had."""
         with self._lock:
             before = self._newest
             if before is not None:
                 last = min(before.version, Version(pinned.version - 1))
                 self._older += tuple(
-                    ReadView(version, before.overlay.at(version), before.pinned.hold(), self._clock(version))
+                    ReadView(version, before.overlay.at(version), before.pinned.hold(), self._stamp(version))
                     for version in map(Version, range(self._first_of(before), last + 1))
                 )
                 before.pinned.release()
-            self._newest = ReadView(overlay.version, overlay, pinned, self._clock(overlay.version, now))
+            self._newest = ReadView(overlay.version, overlay, pinned, self._stamp(overlay.version, stamp))
             self._furthest = max(self._furthest, overlay.version)
             self._prune()
             self._changed.notify_all()
@@ -278,11 +299,16 @@ class PublishedVersions:
         """Publishes nothing any more."""
         with self._lock:
             gone = [*self._older, *([self._newest] if self._newest else [])]
-            self._newest, self._older, self._clocks = None, (), {}
+            self._newest, self._older, self._stamps = None, (), {}
             self._changed.notify_all()
         for view in gone:
             view.close()
         self.held.end_all()
+
+    def look_back(self) -> None:
+        """The log was set back: what was read of versions that it doesn't have doesn't count."""
+        with self._lock:
+            self._furthest = NOTHING
 
     def hold(self, view: ReadView, terms: HoldTerms) -> Hold:
         """Keeps the version of an open view readable for so long, or until the hold is released."""
@@ -309,7 +335,7 @@ class PublishedVersions:
                 newest.pinned.hold()
                 return newest
             if newest is not None and version is not None and self._first_of(newest) <= version < newest.version:
-                return ReadView(version, newest.overlay.at(version), newest.pinned.hold(), self._clock(version))
+                return ReadView(version, newest.overlay.at(version), newest.pinned.hold(), self._stamp(version))
             for view in self._older:
                 if view.version == version:
                     view.pinned.hold()
@@ -329,10 +355,10 @@ class PublishedVersions:
         at = self.version
         return at is not None and at >= version
 
-    def _clock(self, version: Version, now: Now | None = None) -> Now:
-        if now is not None:
-            self._clocks[version] = now
-        return self._clocks.get(version, BEFORE_TIME)
+    def _stamp(self, version: Version, stamp: VersionStamp | None = None) -> VersionStamp:
+        if stamp is not None:
+            self._stamps[version] = stamp
+        return self._stamps.get(version, _WITHOUT_COMMIT)
 
     def _first_of(self, newest: ReadView) -> Version:
         return max(newest.overlay.floor, newest.pinned.version)
@@ -341,8 +367,8 @@ class PublishedVersions:
         assert self._newest is not None
         oldest = self._newest.version - READABLE + 1
         self.held.end_old()
-        if len(self._clocks) > 4 * READABLE:
-            self._clocks = {version: now for version, now in self._clocks.items() if version >= oldest}
+        if len(self._stamps) > 4 * READABLE:
+            self._stamps = {version: stamp for version, stamp in self._stamps.items() if version >= oldest}
         if not self._older:
             return
         gone = [view for view in self._older if view.version < oldest]

@@ -10,27 +10,26 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from typing import NoReturn
 
-from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
-from holdfast.instance import snapshot_loading
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.events import Events
-from holdfast.instance.log_reader import ForeignState, VolatileChangesGone
 from holdfast.instance.next_step import ApplySegment, LoadSnapshot, Unreachable, Wait, next_step
 from holdfast.instance.overlay import Overlay
 from holdfast.instance.read_views import ReadView, StoreBytes, VersionNotAvailable
 from holdfast.instance.replica_disk import VersionStamp
-from holdfast.instance.replica_state import ReplicaSettings, ReplicaState
+from holdfast.instance.replica_snapshots import ReplicaSnapshots
+from holdfast.instance.replica_state import ReplicaSettings
 from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.instance.run import Run, index_together, runs_of
-from holdfast.instance.state_dir import GarbledStateFile, TaskDirectory, remove, usable
-from holdfast.instance.task_engines import PinnedView
-from holdfast.log.commits import Commit
+from holdfast.instance.state_dir import GarbledStateFile
+from holdfast.instance.task_log_reader import ForeignState, VolatileChangesGone
+from holdfast.log.commits import Commit, Point
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import Part, SegmentRef
-from holdfast.stores.engines.base import Changes, DamagedState, Mark
+from holdfast.stores.engines.base import Changes, DamagedState
 from holdfast.stores.layouts.due import Due, may_be_due, next_due
-from holdfast.words import NOTHING, Version
+from holdfast.words import Version
 
 __all__ = ["Replica", "ReplicaSettings", "VersionUnreachable"]
 
@@ -39,8 +38,6 @@ _ROOM = 16 << 20
 _LOOK = 0.05
 TIDY = 8
 """A replica tidies itself every time it has applied this many versions, even if no loop does."""
-_ASIDE_SECONDS = 60.0
-"""A snapshot that could not be used is tried again by a catch-up that starts this much later: it may be back."""
 _WIPES = 3
 """A replica that has to start over more often than this while it catches up has a cause that wiping doesn't fix."""
 
@@ -51,11 +48,8 @@ class VersionUnreachable(HoldfastError):
     category = ErrorCategory.DATA
 
 
-class Replica(ReplicaState):
+class Replica(ReplicaSnapshots):
     """One task's stores. Any thread may read; threads that catch up, flush or save a snapshot wait for each other."""
-
-    _set_aside: Mapping[Version, float] = MappingProxyType({})
-    """Snapshots that could not be used, and when."""
 
     # Opening and closing
 
@@ -118,19 +112,21 @@ class Replica(ReplicaState):
     def catch_up(self, to: Version, report: RestoreReporter | None = None, *, pause_at: Version | None = None) -> None:
         """Brings the replica to `to`, which the log must have. Returns at once if it is there already.
 
-        With `pause_at` it returns on the way there, at that version or where a snapshot beyond it leads.
+        With `pause_at` it returns on the way there, at that version or where a snapshot beyond it leads. It returns
+        also where it finds that the log was set back: `to` may be a version that the log no longer has.
         """
-        if self._at >= to and self.published.version is not None:
+        if self._at >= to and self.published.version is not None and not self.must_look_back:
             return
         report = report or self.report or RestoreReporter(Events(keep=1), self.task, self.stores)
         with self._advancing:
-            recently = self._clock.monotonic() - _ASIDE_SECONDS
-            self._set_aside = {version: at for version, at in self._set_aside.items() if at > recently}
+            self._try_again_later()
             next_there = True
             wipes = 0
             pause_at = to if pause_at is None else min(to, pause_at)
             while True:
                 self.check_open()
+                if self._look_back():
+                    return
                 if self._disk is None:
                     self.open()
                 looking = self._at <= self.begin or not next_there
@@ -154,6 +150,8 @@ class Replica(ReplicaState):
                         case ApplySegment():
                             next_there = self._apply(to, pause_at, report)
                 except (DamagedState, ForeignState) as error:
+                    if isinstance(error, ForeignState) and self._log_reader.was_set_back():
+                        continue
                     wipes += 1
                     if wipes > _WIPES:
                         raise
@@ -161,6 +159,25 @@ class Replica(ReplicaState):
                     next_there = True
                 if next_there and self._at >= pause_at:
                     return
+
+    def _look_back(self) -> bool:
+        """After the log was set back: keeps what the log has. Returns whether it was set back since the last look.
+
+        A version that the log doesn't have is given up, with all that was published. What is on disk may be older, and
+        then it is used; what isn't is in the log.
+        """
+        timeline = self._log_reader.timeline
+        if self._timeline == timeline:
+            return False
+        self._source.look_back()
+        if self._disk is not None:
+            ahead = self._disk.engines.target > self._at
+            kept = not self._commit or self._log_reader.id_at(self._at) == self._commit
+            self.published.look_back()
+            if ahead or not kept:
+                self.open(again=True)
+        self._timeline = timeline
+        return True
 
     def _apply(self, to: Version, pause_at: Version, report: RestoreReporter) -> bool:
         """Applies the next version, or several up to `pause_at`; False when the log no longer has it."""
@@ -223,7 +240,7 @@ class Replica(ReplicaState):
             assert overlay is not None
             assert self._disk is not None
             self._disk.know(version, stamp, applied)
-            self.published.advance(overlay.with_version(version, runs), stamp.now)
+            self.published.advance(overlay.with_version(version, runs), stamp)
             self._at, self._commit, self.applied_bytes = version, commit.id, applied
 
     def can_follow(self, commit: Commit) -> bool:
@@ -276,7 +293,7 @@ class Replica(ReplicaState):
                 pinned = disk.engines.pin(version)
                 empty = Overlay.starting(version, {store: pinned.keys(store) for store in self.stores})
                 with self._publishing:
-                    self.published.move(empty, pinned, stamp.now)
+                    self.published.move(empty, pinned, stamp)
                     if version < to:
                         self.published.forget_older()
                         self.published.held.end_all()
@@ -291,74 +308,53 @@ class Replica(ReplicaState):
             counts[store] += len(part)
             yield store, part
 
-    # Snapshots
-
-    @contextlib.contextmanager
-    def saved(self) -> Iterator[tuple[Mark, int, TaskDirectory, PinnedView]]:
-        """A checkpoint of the engines between two versions, in `home.saving`, for the length of the block.
-
-        With the bytes of the segments that led to it, and a view of the same version.
-        """
-        with self._writing:
-            self.flush_overlay()
-            disk = self._disk
-            mark = None if disk is None else disk.engines.mark()
-            if disk is None or mark is None or mark.applying is not None or mark.version == NOTHING:
-                raise Closed(f"task {self.task} has nothing complete to save yet. Try again when it is restored.")
-            with usable(self._home.path):
-                remove(self._home.saving)
-                disk.engines.checkpoint(self._home.saving)
-            applied_bytes, pinned = disk.applied_bytes, disk.engines.pin(mark.version)
-        try:
-            yield mark, applied_bytes, self._home, pinned
-        finally:
-            pinned.release()
-            remove(self._home.saving)
-
-    def _snapshots(self) -> list[Version]:
-        found = self._log_reader.log.snapshots.versions(self.task)
-        return [version for version in found if version not in self._set_aside]
-
-    def _load(self, version: Version, report: RestoreReporter) -> None:
-        """Replaces the state here by a snapshot. One that turns out damaged or incomplete is set aside for a while."""
-        log = self._log_reader.log
-        try:
-            manifest = log.snapshots.manifest(self.task, version)
-            if manifest is None or not manifest.fits(self._specs):
-                self._put_aside(version)
-                return
-            load = snapshot_loading.download(self._log_reader, manifest, self._home, report, self.check_open)
-            with self._writing:
-                self._shut()
-                engines = snapshot_loading.adopt(log.id, manifest, load, self._home, self._specs, self._resources)
-                self._use(engines, applied_bytes=manifest.applied_bytes, fresh=True)
-        except (DamagedObject, DamagedState, ObjectMissing) as error:
-            self._put_aside(version)
-            self._warn(error, f"the snapshot of version {version} is not used")
-            if self._disk is None:
-                self._start_over(None)
-            return
-        if report.under_way:
-            with self.published.read_view(version) as view:
-                report.batch(version, {store: snapshot_loading.entries_in(view, store) for store in self.stores})
-
-    def _put_aside(self, version: Version) -> None:
-        self._set_aside = {**self._set_aside, version: self._clock.monotonic()}
-
     # Reading
 
-    def read_view(self, version: Version | None = None, wait: float = 0.0) -> ReadView:
-        """The newest version, or exactly the given one. If the log has that version, the replica is caught up first."""
-        if version is not None:
-            self._wait_for(version, wait)
-        return self.published.read_view(version)
+    def read_view(self, version: Version | None = None, wait: float = 0.0, commit: str | None = None) -> ReadView:
+        """The newest version, or exactly the given one. If the log has that version, the replica is caught up first.
 
-    def due(self, version: Version, wait: float = 0.0) -> dict[str, Due]:
+        With `commit`, only the version of that commit: one that the log has, whatever this replica has built on.
+        """
+        if version is None:
+            return self.published.read_view()
+        if commit is not None:
+            if (found := self._published_of(version, commit)) is not None:
+                return found
+            if not self._log_reader.has(Point(version, commit)):
+                self._refuse_other(version, commit, self._log_reader.id_at(version))
+        while True:
+            try:
+                self._wait_for(version, wait)
+                view = self.published.read_view(version)
+            except VersionNotAvailable as error:
+                if commit and error.gone and self._log_reader.was_set_back():
+                    continue  # it was further on, on a timeline that is abandoned
+                raise
+            if commit is None or view.is_of(commit):
+                return view
+            view.close()
+            if not self._log_reader.was_set_back():
+                self._refuse_other(version, commit, view.commit)
+
+    def _published_of(self, version: Version, commit: str) -> ReadView | None:
+        """A published view of a commit: no look at the log is needed, which may not answer."""
+        with contextlib.suppress(VersionNotAvailable):
+            view = self.published.read_view(version)
+            if view.is_of(commit):
+                return view
+            view.close()
+        return None
+
+    def _refuse_other(self, version: Version, commit: str, other: str | None) -> NoReturn:
+        why = f"commit {commit} of it was asked for, and the log has {other}: it was set back. Restart the app"
+        raise VersionNotAvailable.of(self.task, version, self.published.range, why)
+
+    def due(self, version: Version, wait: float = 0.0, commit: str | None = None) -> dict[str, Due]:
         """By store, what is due next at exactly this version. No task changes a store that was removed."""
         specs = [spec for spec in self._specs if spec.removed is None and may_be_due(spec)]
         if not specs:
             return {}
-        with self.read_view(version, wait) as view:
+        with self.read_view(version, wait, commit) as view:
             return {spec.name: next_due(spec, StoreBytes(view, spec.name), view.now) for spec in specs}
 
     def probe(self) -> None:
@@ -374,22 +370,37 @@ class Replica(ReplicaState):
 
     def _wait_for(self, version: Version, wait: float) -> None:
         deadline = self._clock.monotonic() + wait
-        if self.published.version is not None and self.published.version >= version:
-            return
-        if self._log_reader.newest_known < version and self._log_reader.commit(version) is None:
-            self._refuse_behind(version, "the log has no such version")
-        while not self.published.wait_for(version, 0):
+        if not self._is_at(version):
+            self._check_committed(version)
+        while not self._is_at(version):
             # A thread that moves the replica may take long; this reader waits no longer than `wait`.
             if self._advancing.acquire(blocking=False):
                 try:
+                    self._look_back()
+                    self._check_committed(version)
+                    timeline = self._timeline
                     self.catch_up(version)
                 finally:
                     self._advancing.release()
-                self._refuse_behind(version, "it is being restored")
+                if timeline == self._timeline == self._log_reader.timeline:
+                    self._refuse_behind(version, "it is being restored")
                 continue
             left = deadline - self._clock.monotonic()
-            if not self.published.wait_for(version, min(_LOOK, left)) and left <= 0:
+            if self.must_look_back:  # the versions that are published don't count
+                self._stopping.wait(max(0.0, min(_LOOK, left)))
+            else:
+                self.published.wait_for(version, min(_LOOK, left))
+            if left <= 0 and not self._is_at(version):
                 self._refuse_behind(version, "it is still catching up")
+
+    def _check_committed(self, version: Version) -> None:
+        if self._log_reader.newest_known < version and self._log_reader.commit(version) is None:
+            self._refuse_behind(version, "the log has no such version")
+
+    def _is_at(self, version: Version) -> bool:
+        """Whether it has come to a version that can be read."""
+        published = self.published.version
+        return published is not None and published >= version and not self.must_look_back
 
     def _refuse_behind(self, version: Version, why: str) -> None:
         """Refuses a version, unless the replica has come to it meanwhile: another thread may move it at any time."""

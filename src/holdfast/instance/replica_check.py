@@ -20,11 +20,12 @@ from itertools import islice
 import pyarrow as pa
 
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
-from holdfast.instance.log_reader import LogReader, as_changes
+from holdfast.instance.log_reader import LogReader
 from holdfast.instance.read_views import ReadView
 from holdfast.instance.replica import Replica
 from holdfast.instance.run import Run, merged
 from holdfast.instance.sampling import ENTRIES, summary
+from holdfast.instance.task_log_reader import as_changes
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import STATE

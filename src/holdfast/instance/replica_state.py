@@ -14,13 +14,14 @@ from pathlib import Path
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.events import Events, ProblemEvent
-from holdfast.instance.log_reader import LogReader, TaskLogReader
+from holdfast.instance.log_reader import LogReader
 from holdfast.instance.overlay import Overlay
 from holdfast.instance.read_views import BEFORE_TIME, PublishedVersions
 from holdfast.instance.replica_disk import ReplicaDisk, VersionStamp
 from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.instance.state_dir import TaskDirectory, remove
 from holdfast.instance.task_engines import TaskEngines
+from holdfast.instance.task_log_reader import TaskLogReader
 from holdfast.log.commits import Commit
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
@@ -43,7 +44,7 @@ class ReplicaSettings:
 
 
 class ReplicaState:
-    """What a replica has and how that is opened, published, flushed and closed. `Replica` adds how it advances."""
+    """What a replica has and how that is opened, published, flushed and closed."""
 
     def __init__(
         self,
@@ -78,6 +79,8 @@ class ReplicaState:
         self._flushed_at = self._clock.monotonic()
         self._at = NOTHING
         self._commit = ""
+        self._timeline = source.timeline
+        """The timeline of the reader in which the log had the commit."""
         self.report: RestoreReporter | None = None
         """Where restores are reported, also those that a reader has to wait for."""
         self.openings = 0
@@ -89,6 +92,19 @@ class ReplicaState:
     def version(self) -> Version:
         """How far the replica is; `published.version` says how far it can be read."""
         return self._at
+
+    @property
+    def timeline(self) -> int:
+        """The timeline of the reader in which it has looked for its version."""
+        return self._timeline
+
+    @property
+    def must_look_back(self) -> bool:
+        """Whether the log was set back since this replica has looked whether the log has its version.
+
+        Nothing is read until `catch_up` has.
+        """
+        return self._timeline != self._log_reader.timeline
 
     @property
     def is_open(self) -> bool:
@@ -199,17 +215,19 @@ class ReplicaState:
 
     def _use(self, engines: TaskEngines, *, applied_bytes: int, fresh: bool = False) -> None:
         """Uses opened engines, if their state is a part of this log's history. `fresh`: it isn't from this disk."""
+        timeline = self._log_reader.timeline  # before the look at the log
         try:
             mark = engines.mark()
             verdict = self._source.examine(mark, self._home.path)
             now = BEFORE_TIME if mark is None else Now(mark.wall, mark.event)
+            stamp = VersionStamp("" if mark is None else mark.commit, now, app=0)
             if fresh or mark is None:
                 self._source.begin_without([spec.name for spec in self._specs if not spec.durable])
             if verdict.at == verdict.whole_from:
                 pinned = engines.pin(verdict.at)
                 overlay = Overlay.starting(verdict.at, {store: pinned.keys(store) for store in self.stores})
                 with self._publishing:
-                    self.published.move(overlay, pinned, now)
+                    self.published.move(overlay, pinned, stamp)
         except BaseException:
             self.published.clear()
             engines.close()
@@ -218,9 +236,10 @@ class ReplicaState:
         self._disk = disk
         disk.flushed = self._at = verdict.at
         disk.applied_bytes = self.applied_bytes = applied_bytes
-        disk.know(self._at, VersionStamp("" if mark is None else mark.commit, now, app=0), applied_bytes)
+        disk.know(self._at, stamp, applied_bytes)
         self.openings += 1
-        self._commit = "" if mark is None else mark.commit
+        self._commit = stamp.commit
+        self._timeline = timeline
 
     def _start_over(self, cause: HoldfastError | None) -> None:
         """Empties the folder and opens it again. Its state is restored from the log."""

@@ -121,6 +121,7 @@ class StateService(_ServerBase):
             metadata = {
                 messages.VERSION_METADATA: str(view.version).encode(),
                 messages.CLOCKS_METADATA: clocks,
+                messages.COMMIT_METADATA: view.commit.encode(),
                 messages.SERVED_METADATA: msgspec.json.encode(self._instance.served(TaskId.parse(ask.task))),
             }
             schema = ENTRIES.with_metadata(metadata)
@@ -154,10 +155,11 @@ class StateService(_ServerBase):
             case "status":
                 return instance.status()
             case "committed":
-                instance.committed(Version(_decoded(body, messages.Committed).version))
+                made = _decoded(body, messages.Committed)
+                instance.committed(Version(made.version), made.commit)
             case "due":
                 due = _decoded(body, messages.DueAt)
-                return instance.due(Version(due.version), map(TaskId.parse, due.tasks), due.wait)
+                return instance.due(Version(due.version), map(TaskId.parse, due.tasks), due.wait, due.commit)
             case "events":
                 asked = _decoded(body, messages.EventsSince)
                 return instance.events.since(asked.since, asked.wait, life=asked.life)
@@ -207,7 +209,7 @@ class StateService(_ServerBase):
             raise messages.InstanceRefused(
                 f"task {task} has no store {ask.store!r}. It has {', '.join(sorted(replica.stores))}."
             )
-        return replica.read_view(None if ask.version is None else Version(ask.version), ask.wait)
+        return replica.read_view(None if ask.version is None else Version(ask.version), ask.wait, ask.commit)
 
     def _scanned(self, view: ReadView, ask: messages.Scan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
         with _encoding_errors(), self._reading(ask, view):
@@ -236,7 +238,7 @@ class StateService(_ServerBase):
         def got(view: ReadView) -> messages.GotOne:
             value = view.get(ask.store, ask.key)
             served = self._instance.served(TaskId.parse(ask.task))
-            return messages.GotOne(view.version, value, view.now.wall, view.now.event, *served)
+            return messages.GotOne(view.version, value, view.now.wall, view.now.event, *served, view.commit)
 
         if (hosted := self._instance.hosted_task(TaskId.parse(ask.task))) is not None:
             hosted.count_lookup(ask.store, ask.key)

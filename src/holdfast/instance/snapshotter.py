@@ -45,11 +45,15 @@ class Snapshotter:
         self._limits = limits
         self._clock = clock
         self._saved: Saved | None = None
+        self._timeline = replica.timeline
 
     def step(self) -> bool:
         """Saves a snapshot if one is due, and says whether it did."""
         if not self._limits.enabled or not self._replica.published.version:
             return False
+        if self._timeline != self._replica.timeline:
+            self._timeline = self._replica.timeline
+            self.look_again()  # the log was set back, and its snapshots with it
         last = self._saved or self._found()
         tail_bytes = self._replica.applied_bytes - last.applied_bytes
         size = last.bytes
@@ -87,6 +91,7 @@ class Snapshotter:
                 app=0 if commit is None else commit.app,
                 samples={store: sample(partial(_scanned, pinned, store), mark.commit) for store in stores},
                 before_file=self._replica.check_open,
+                before_manifest=self._replica.check_in_log,
             )
         self._saved = Saved(mark.version, manifest.bytes, applied_bytes, self._clock.monotonic())
         _LOG.info("task %s: snapshot of version %s, %s bytes", task, mark.version, manifest.bytes)
@@ -94,7 +99,7 @@ class Snapshotter:
 
     def _found(self) -> Saved:
         """The last snapshot as the log has it: processes come and go, so its age is measured by the log's clock."""
-        manifest = self._log.snapshots.newest(self._replica.task)
+        manifest = self._log.snapshots.newest(self._replica.task, at_most=self._replica.published.version)
         if manifest is None:
             first = self._replica.commit_of(Version(self._replica.begin + 1))
             found = Saved(self._replica.begin, None, 0, self._since(None if first is None else first.clocks.wall))

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.keys_below import KeysBelow
 from holdfast.instance.state_dir import remove
-from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources
+from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources, applying
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.spec import StoreSpec
@@ -378,7 +378,6 @@ def task_mark(marks: Sequence[tuple[Mark | None, Version]]) -> Mark | None:
     known = [mark for mark, _ in marks if mark is not None]
     if not known:
         return None
-    highest = max(max(mark.version, mark.applying or NOTHING) for mark in known)
     reached = [Mark(after, "", known[0].log) if mark is None or mark.version < after else mark for mark, after in marks]
     smallest = min(reached, key=lambda mark: (mark.version, not mark.commit))
-    return replace(smallest, applying=highest if highest > smallest.version else None)
+    return applying(smallest, known)

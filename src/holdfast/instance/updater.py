@@ -68,7 +68,7 @@ class TaskProgress:
     @property
     def readable(self) -> bool:
         """Whether it has been caught up since it was opened, so that a key it didn't have then didn't exist."""
-        return self.caught_up_in == self.replica.openings
+        return self.caught_up_in == self.replica.openings and not self.replica.must_look_back
 
     @property
     def turn(self) -> int:
@@ -103,13 +103,16 @@ class ReplicaUpdater:
         self._look_asked = threading.Condition(self._lock)
         self._turn_ended = threading.Condition(self._lock)
         """Apart from the other, so that the end of each of many turns doesn't wake the thread that looks."""
-        self._committed = NOTHING
+        self._committed: tuple[Version, str | None] | None = None
+        """What the driver has reported since the last look, and the id of its commit."""
         self._look = True
         self._stopping = False
         self._looks = 0
         self._source_error: type[HoldfastError] | None = None
         self._has_looked = False
         self._target = NOTHING
+        self._timeline = source.timeline
+        """The timeline of the target."""
         self._waiting: list[tuple[int, int, TaskProgress]] = []
         """The tasks that wait for a turn, as a heap: by turn, then in the order in which they came."""
         self._arrivals = itertools.count()
@@ -152,10 +155,15 @@ class ReplicaUpdater:
                 self._turn_ended.wait_for(lambda: not progress.busy)
             self._turn_ended.notify_all()
 
-    def committed(self, version: Version) -> None:
-        """The driver has made this version."""
+    def committed(self, version: Version, commit: str | None = None) -> None:
+        """The driver has made this version, or has started at it."""
         with self._lock:
-            self._committed = max(self._committed, version)
+            self._committed = version, commit
+            self._wake()
+
+    def look(self) -> None:
+        """There is something to look for: the log was set back."""
+        with self._lock:
             self._wake()
 
     def restore_again(self, task: TaskId) -> None:
@@ -180,9 +188,16 @@ class ReplicaUpdater:
         """Brings replicas that are behind on their way, and ends old holds. Returns the seconds until the next step."""
         with self._lock:
             self._look = False
+        timeline = self._source.timeline
         target = self._newest()
+        if timeline != self._source.timeline:
+            return 0.0  # the log was set back meanwhile, and so may the target be
         if target is not None:
-            self._target = target
+            with self._lock:
+                self._target, self._timeline = target, timeline
+                for progress in self._tasks.values():
+                    if progress.phase is Phase.RUNNING and not progress.readable:
+                        self._enter(progress, Phase.RESTORING)
             self._follow(target)
         with self._lock:
             replicas = [progress.replica for progress in self._tasks.values()]
@@ -228,7 +243,7 @@ class ReplicaUpdater:
         with self._lock:
             for each in share:
                 each.busy = False
-            self._queue([each for each in share if each.behind(self._target)])
+            self._queue([each for each in share if self._goes_on(each)])
             self._turn_ended.notify_all()
 
     def _follow_together(self, tasks: Sequence[TaskProgress], commit: Commit) -> None:
@@ -283,9 +298,10 @@ class ReplicaUpdater:
     def _newest(self) -> Version | None:
         """The newest version; None until one look at the log has worked, since an empty log would look the same."""
         try:
-            committed = self._committed
-            if committed > self._source.newest_known and self._source.learn(committed) == committed:
-                return committed
+            with self._lock:
+                committed, self._committed = self._committed, None
+            if committed is not None and self._source.learn(*committed) == committed[0]:
+                return committed[0]
             self._looks += 1
             if not self._has_looked or self._looks % _FULL_LOOKS == 1:
                 newest = self._source.newest()
@@ -305,7 +321,7 @@ class ReplicaUpdater:
         goes_on = False
         try:
             self._bring_closer(progress, target)
-            goes_on = progress.behind(self._target)
+            goes_on = self._goes_on(progress)
         except Closed:
             progress.report.suspended(replica.version)
         except BaseException as error:  # noqa: BLE001  the other tasks continue, and this one is tried again
@@ -320,9 +336,15 @@ class ReplicaUpdater:
                     self._wake()  # for the pause until the next attempt
                 self._turn_ended.notify_all()
 
+    def _goes_on(self, progress: TaskProgress) -> bool:
+        """Whether a task takes another turn. Where the log was set back, the next step says where to."""
+        return self._timeline == self._source.timeline and progress.behind(self._target)
+
     def _bring_closer(self, progress: TaskProgress, target: Version) -> None:
         """One turn of a task: it is opened, or passes some versions on its way to the target."""
         replica, report = progress.replica, progress.report
+        if self._timeline != self._source.timeline:
+            return
         if not replica.is_open:
             self._enter(progress, Phase.RESTORING)
             replica.open()
@@ -334,7 +356,7 @@ class ReplicaUpdater:
             report.started(replica.version, target)
         replica.catch_up(target, report, pause_at=Version((progress.turn + 1) * TURN))
         opening = replica.openings
-        if replica.version < target:
+        if replica.version < target or self._timeline != self._source.timeline:
             return
         if not progress.readable:
             try:

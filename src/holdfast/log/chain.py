@@ -36,23 +36,25 @@ class CommitChain:
             last = self._last_from(known)
             if (commit := self.commit(last)) is None:
                 damage = last, "it is missing, although there is a snapshot of its version"
-            elif self.follows(last):
+            elif self.follows(commit):
                 return commit
             else:
-                damage = last, f"it is the newest commit, and version {last - 1}, which it follows, is missing"
+                before = f"commit {commit.previous} of version {last - 1}, which it follows, isn't in the log"
+                damage = last, f"it is the newest commit, and {before}"
         if damage is not None:
             raise documents.damaged(names.commit(damage[0]), self._storage.place, damage[1])
         return None
 
-    def follows(self, version: Version) -> bool:
+    def follows(self, commit: Commit) -> bool:
         """Whether the log has what a commit follows that was just created or found to be the newest one.
 
-        Cleaning keeps the two newest commits. So a commit without a predecessor was created by a driver that slept,
-        under a number that was cleaned meanwhile.
+        Cleaning keeps the two newest commits. So a commit without its predecessor was created by a driver that slept:
+        under a number that was cleaned meanwhile, or after a version that is another one since the log was set back.
         """
-        if version == 1:
+        if commit.version == 1:
             return self._newest_listed() <= 1
-        return self._storage.exists(names.commit(Version(version - 1)))
+        before = self.commit(Version(commit.version - 1))
+        return before is not None and before.id == commit.previous
 
     def snapshot_version(self) -> Version:
         """The newest version any task has a snapshot of. Its commit is never cleaned."""

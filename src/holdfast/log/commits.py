@@ -12,14 +12,26 @@ even though the commit names them; replicas that come later continue without the
 
 import os
 import socket
+from typing import Final, NamedTuple
 
 import msgspec
 
 from holdfast.log import documents, names
 from holdfast.log.segments import STATE, SegmentRef
-from holdfast.words import TaskId, Version
+from holdfast.words import NOTHING, TaskId, Version
 
 FORMAT = 1
+
+
+class Point(NamedTuple):
+    """A version with the id of its commit. A log that was set back has two commits of a number, one per timeline."""
+
+    version: Version
+    commit: str
+
+
+BEGINNING: Final = Point(NOTHING, "")
+"""Where every timeline starts."""
 
 
 class Clocks(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,6 +100,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Changes to stores that aren't durable, by task. An object named here may already be deleted."""
     sinks: dict[str, int] = {}
     """By sink, the newest version that it had written before this commit."""
+
+    @property
+    def point(self) -> Point:
+        return Point(Version(self.version), self.id)
 
     def of_task(self, task: TaskId) -> tuple[SegmentRef, ...]:
         """The task's segments in the order they are applied; empty if it changed nothing."""

@@ -178,7 +178,7 @@ class Log:
         if put is Put.EXISTS:
             self._check_won(commit)
         faults.point("commit.middle")
-        if not self.chain.follows(version) and not self._has_successor(commit):
+        if not self.chain.follows(commit) and not self._has_successor(commit):
             self.storage.delete([names.commit(version)])
             raise self._history_gone(version)
         self._created = version, commit.id
@@ -344,6 +344,7 @@ class Log:
 
     def _history_gone(self, version: Version) -> LostRace:
         return LostRace(
-            f"Version {version} can't be committed in {self.storage.place}: version {version - 1} is missing. "
-            "Another driver continued and cleaned it, or the log was changed by hand. Restart this driver."
+            f"Version {version} can't be committed in {self.storage.place}: version {version - 1}, which it follows, "
+            "is missing or another one. Another driver continued and cleaned it, or the log was set back or changed by "
+            "hand. Restart this driver."
         )

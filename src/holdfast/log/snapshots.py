@@ -125,10 +125,11 @@ class Snapshots:
         app: int = 0,
         samples: Mapping[str, tuple[SampledRange, ...]] = MappingProxyType({}),
         before_file: Callable[[], None] = lambda: None,
+        before_manifest: Callable[[], None] = lambda: None,
     ) -> Manifest:
         """Stores a folder with the task's stores at `version` as a snapshot.
 
-        `before_file` may raise to give up: the files stored so far belong to no snapshot.
+        `before_file` and `before_manifest` may raise to give up: the files stored so far belong to no snapshot.
         """
         faults.point("snapshot.before")
         kept = self._reusable(task)
@@ -142,6 +143,7 @@ class Snapshots:
                 added += file.bytes
             if number == len(files) // 2:
                 faults.point("snapshot.middle")
+        before_manifest()
         manifest = Manifest(
             log=self._log,
             task=str(task),
@@ -183,8 +185,14 @@ class Snapshots:
         name = names.manifest(task, Version(manifest.version))
         if self._storage.create(name, documents.encode(manifest)) is Put.CREATED:
             return manifest
-        # Either this put, stored but answered by an error, or another replica's snapshot of the same state.
-        return self.manifest(task, Version(manifest.version)) or manifest
+        # This put, stored but answered by an error; or another replica's snapshot of the same state; or one of an
+        # abandoned timeline, which nobody can use.
+        found = self.manifest(task, Version(manifest.version))
+        if found is not None and found.commit != manifest.commit:
+            self._storage.delete([name])
+            self._storage.create(name, documents.encode(manifest))
+            return manifest
+        return found or manifest
 
     def _check_files(self, task: TaskId, manifest: Manifest, folder: Path | None) -> None:
         there = set(self._storage.list_flat(names.snapshot_files(task)))

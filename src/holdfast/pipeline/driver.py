@@ -54,6 +54,8 @@ class Step:
     """The event clock of the previous version."""
     before: Now | None = None
     """The clocks that the version before was computed with: its wall clock, and the event clock before it."""
+    previous: str | None = None
+    """The id of the commit before it, on which its tasks build."""
 
     @property
     def now(self) -> Now:
@@ -198,7 +200,8 @@ class Driver:
         self._newest = commit
 
     def _step(self, version: Version, wall: Millis) -> Step:
-        return Step(version, wall, _event(self._newest), self._computed_at)
+        newest = self._newest
+        return Step(version, wall, _event(newest), self._computed_at, newest.id if newest else None)
 
     def _committed(self, commit: Commit) -> None:
         self._take_as_newest(commit)

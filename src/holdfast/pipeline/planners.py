@@ -233,7 +233,8 @@ class BatchTasks:
                     often = self._several if not self._union.is_tagged else readers.computes_once
                     selected[source] = self._kept(records, if_=often)
                 rows = read if self._union.is_tagged else next(iter(selected.values()), read)
-                version = SparkVersion(self, batch.sparkSession, step, locations, selected, batch=rows, times=times)
+                at = _at(step, locations)
+                version = SparkVersion(self, batch.sparkSession, step, at, selected, batch=rows, times=times)
                 return BatchResult(version.run(), version.records(), version.read())
         except SparkRefused as error:
             if concerns_data(error.__cause__) and any(each.can_be_checked for each in self.sources.values()):
@@ -277,4 +278,9 @@ class BatchTasks:
         """The results of a version without a batch: of the tasks that have to run in it."""
         with spark_errors():
             self._configure(session)
-            return BatchResult(SparkVersion(self, session, step, locations, {}, due).run())
+            return BatchResult(SparkVersion(self, session, step, _at(step, locations), {}, due).run())
+
+
+def _at(step: Step, locations: StateLocations) -> StateLocations:
+    """Where the tasks of a version find the state that it builds on."""
+    return replace(locations, previous=step.previous)

@@ -44,6 +44,8 @@ class StateLocations:
     retry: RetrySettings
     sealed: Mapping[str, tuple[SegmentRef, ...]] = field(default_factory=dict, repr=False)
     """Task → the segments that it has written in this version, for tasks whose tables a later one looks up."""
+    previous: str | None = None
+    """The id of the commit whose state they read: another one of the same version is on an abandoned timeline."""
     credentials: Credentials = field(default=NO_CREDENTIALS, repr=False)
     """What a task shows to instances. Its host needs no files of them."""
 
@@ -111,6 +113,8 @@ class RemoteState(TaskState):
             address, began = turns.next(), SYSTEM_CLOCK.monotonic()
             try:
                 client = _client(address, log=locations.log_id, credentials=locations.credentials)
+                if locations.previous is not None:
+                    client = client.of_commit(locations.previous)
                 return call(client.within(turns.seconds(address, began)))
             except InstanceUnavailable:
                 _unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)

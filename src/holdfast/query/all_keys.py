@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.errors import BadKey, DamagedObject
-from holdfast.query.cursor import BadCursor, Cursor, encode_cursor
+from holdfast.query.cursor import COMMIT_DIGITS, BadCursor, Cursor, encode_cursor
 from holdfast.query.keytext import parse_key, render_key
-from holdfast.query.opening import OpenPart
+from holdfast.query.opening import OpenPart, ReadSource
 from holdfast.query.problems import problem_of
 from holdfast.query.queries import AskedQuery, Kinds, Placed, Source
 from holdfast.stores.engines.base import FIRST_KEY
@@ -19,7 +19,7 @@ from holdfast.stores.formats.keys import decode_key, encode_key
 from holdfast.stores.kinds.base import View
 from holdfast.stores.kinds.queries import Item, Query
 from holdfast.stores.spec import StoreSpec
-from holdfast.words import TaskId, Version
+from holdfast.words import TaskId
 
 
 class Position(NamedTuple):
@@ -46,11 +46,22 @@ class AskedAll(AskedQuery):
             if self._after is None or _is_later(each.position, self._after):
                 yield each
 
-    def after(self, last: Placed, version: Version, given: Mapping[str, str]) -> str:
+    def after(self, last: Placed, source: ReadSource, given: Mapping[str, str]) -> str:
         """The cursor of the page after an item, of a query with these parameters."""
         key, order = last.position
         name, store = self._query.name, self._spec.name
-        cursor = Cursor(store, FIRST_KEY, None, key, version, order=order, query=name, parameters=dict(given))
+        commit = source.commit[:COMMIT_DIGITS]
+        cursor = Cursor(
+            store,
+            FIRST_KEY,
+            None,
+            key,
+            source.version,
+            order=order,
+            query=name,
+            parameters=dict(given),
+            commit=commit,
+        )
         return encode_cursor(cursor)
 
     def _source(self, spec: StoreSpec) -> Source:

@@ -18,10 +18,13 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.log.commits import Point
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.keys import after_prefix
+from holdfast.words import Version
 
 FORMAT = 2
+COMMIT_DIGITS: Final = 8
 _END: Final = after_prefix(FIRST_KEY) or b""
 """Where the entries of a store end."""
 
@@ -47,6 +50,13 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     """The name of the query for all keys; empty for a range."""
     parameters: dict[str, str] = {}
     """Those of the query, as they were sent for its first page."""
+    commit: str = ""
+    """The first digits of the id of the version's commit, if it was known: a log that was set back has another one."""
+
+    @property
+    def point(self) -> Point:
+        """The version seen."""
+        return Point(Version(self.version), self.commit)
 
     @property
     def rest(self) -> tuple[bytes, bytes | None]:

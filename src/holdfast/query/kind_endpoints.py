@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from holdfast.log.commits import Point
 from holdfast.query.all_keys import AskedAll
 from holdfast.query.answers import all_keys_answer, from_parts, query_answer
 from holdfast.query.keytext import render_key
@@ -36,7 +37,6 @@ from holdfast.query.showing import Fields, fields_of, selected
 from holdfast.stores.kinds import queries
 from holdfast.stores.kinds.queries import Item, Query
 from holdfast.stores.spec import StoreSpec
-from holdfast.words import Version
 
 _SHOWN = (FIELDS, PARTIAL, *FRESH)
 _BETWEEN = (
@@ -114,17 +114,17 @@ class KindEndpoints:
             parameters = own if before is None else before.with_parameters(own)
             fields = fields_of(spec, call.given.get("fields"))
             asked = AskedAll(self._kinds, spec, query, parameters, before)
-            version = None if before is None else Version(before.version)
+            point = None if before is None else before.point
 
             def answered() -> Response:
-                source, page = self._page(call, spec, asked, version)
-                cursor = asked.after(page.entries[-1], source.version, parameters) if page.more else None
+                source, page = self._page(call, spec, asked, point)
+                cursor = asked.after(page.entries[-1], source, parameters) if page.more else None
                 return json_response(
                     answer_type(
                         **from_parts(spec.name, source),
                         items=[_chosen(each.item, fields) for each in page.entries],
                         cursor=cursor,
-                        moved_on=source.moved_on(version),
+                        moved_on=source.moved_on(point),
                     )
                 )
 
@@ -165,7 +165,7 @@ class KindEndpoints:
         return answer
 
     def _page(
-        self, call: Call, spec: StoreSpec, asked: AskedQuery, before: Version | None = None
+        self, call: Call, spec: StoreSpec, asked: AskedQuery, before: Point | None = None
     ) -> tuple[ReadSource, MergedPage[Placed]]:
         """A page of the query, at the version of the page before while replicas have it."""
         spec_at = functools.partial(self._reader.specs.at, spec.name)

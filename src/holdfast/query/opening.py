@@ -28,6 +28,7 @@ from holdfast.errors import HoldfastError
 from holdfast.instance.config import Role
 from holdfast.instance.held_versions import HoldTerms, TooManyHolds
 from holdfast.instance.read_views import VersionNotAvailable
+from holdfast.log.commits import Point
 from holdfast.query.freshness import ANY, Freshness, KnownVersions, Latest, needs_of
 from holdfast.query.measuring import Answered
 from holdfast.query.problems import problem_of
@@ -106,6 +107,8 @@ class ReadSource:
     version: Version
     """That of all parts if `consistent`, otherwise the smallest."""
     consistent: bool
+    commit: str
+    """The id of its commit, if that is known."""
     now: Now
     """The clocks of that version."""
     role: Role
@@ -115,9 +118,9 @@ class ReadSource:
     """Why tasks are left out, where the request wants what there is."""
     answered: Answered
 
-    def moved_on(self, version: Version | None) -> bool | UnsetType:
+    def moved_on(self, before: Point | None) -> bool | UnsetType:
         """Whether any part is of another version than the page before; unset for the first page."""
-        return UNSET if version is None else not self.consistent or self.version != version
+        return UNSET if before is None else not self.consistent or self.version != before.version
 
     @classmethod
     def of(cls, parts: Sequence[OpenPart], missing: dict[str, str]) -> "ReadSource":
@@ -128,6 +131,7 @@ class ReadSource:
         return cls(
             version=smallest.version,
             consistent=len({store.version for store in stores}) == 1,
+            commit=smallest.commit,
             now=smallest.now,
             role=Role.STANDBY if standby else Role.ACTIVE,
             instances=tuple(sorted({store.served.instance for store in stores})),

@@ -22,12 +22,14 @@ from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.held_versions import HoldTerms
 from holdfast.instance.messages import HeldVersion, InstanceUnavailable, InstanceUnreachable, ReplicaRestoring
 from holdfast.instance.unanswering import Unanswering
+from holdfast.log.commits import Point
 from holdfast.query.task_reader import (
     ANY_REPLICA,
     KeyRead,
     MonotonicReads,
     NoReplicaAnswers,
     NotFresh,
+    NotReady,
     ReadInterrupted,
     ReadNeeds,
     Restoring,
@@ -139,13 +141,16 @@ class PeerTask:
         task: TaskId,
         reads: MonotonicReads,
         unanswering: Unanswering,
+        can_be: Callable[[Point], bool],
     ) -> None:
+        """`can_be` says whether the log can have a version of this commit, as far as this process knows."""
         self.addresses = tuple(addresses)
         self._connect = connect
         self._clients: dict[str, StateClient] = {}
         self._task = task
         self._reads = reads
         self._unanswering = unanswering
+        self._can_be = can_be
 
     @property
     def newest(self) -> Version:
@@ -158,7 +163,7 @@ class PeerTask:
         def read(client: StateClient, at: Version | None) -> KeyRead:
             got = client.get_one(self._task, store, key, at)
             served = Served(got.role, got.instance)
-            return KeyRead(Version(got.version), got.value, Now(got.wall, got.event), served)
+            return KeyRead(Version(got.version), got.value, Now(got.wall, got.event), served, got.commit)
 
         return self._first_answer(needs, lambda client: self._read(client, version, needs, read))
 
@@ -172,10 +177,11 @@ class PeerTask:
     def opened(self, client: StateClient, store: str, at: Version | None) -> TaskStore:
         """A store as one replica has it."""
         opening = client.scan(self._task, store, at, limit=0)  # which version there is, and its clocks
-        own = self._client(client.address)  # each later call has the whole time
+        own = self._client(client.address).of_commit(opening.commit)  # each later call has the whole time
         bytes_ = PeerBytes(own, self._task, store, opening.version, partial(self._interrupted, own))
         served = Served(opening.role, opening.instance)
-        return TaskStore(opening.version, opening.now, bytes_, served, partial(self._hold, own, store, opening.version))
+        hold = partial(self._hold, own, store, opening.version)
+        return TaskStore(opening.version, opening.now, bytes_, served, hold, opening.commit)
 
     def opened_again(self, client: StateClient, store: str, at: Version) -> TaskStore:
         """A store of a replica that holds a version: an error at once if another reader has just waited in vain.
@@ -256,6 +262,11 @@ class PeerTask:
         return found
 
     def _checked(self, found: R, needs: ReadNeeds) -> R:
+        if not self._can_be(Point(found.version, found.commit)):
+            raise NotReady(
+                f"Instance {found.served.instance!r} is at a version {found.version} of task {self._task} that isn't "
+                "in the log any more: it doesn't know yet that the log was set back. Ask again in a moment."
+            )
         if needs.active and found.served.role is not Role.ACTIVE:
             raise NotFresh(
                 f"Instance {found.served.instance!r} has a standby of task {self._task}, and the active replica "

@@ -27,7 +27,16 @@ from holdfast.query.cursor import BadCursor
 from holdfast.query.grants import visible
 from holdfast.query.keytext import BadKeyText
 from holdfast.query.store_specs import UnknownStore
-from holdfast.query.task_reader import NoReplicaAnswers, NotFresh, NotHere, NotReady, Restoring, TooLarge, VersionGone
+from holdfast.query.task_reader import (
+    NoReplicaAnswers,
+    NotFresh,
+    NotHere,
+    NotReady,
+    Restoring,
+    TooLarge,
+    VersionAbandoned,
+    VersionGone,
+)
 from holdfast.query.value_columns import NotAsColumns
 from holdfast.query.wanted import NobodyWaits
 from holdfast.sql.errors import SqlBusy, SqlError, SqlMissing
@@ -90,6 +99,8 @@ def problem_of(error: Exception) -> Problem:
         case VersionGone():
             what = "Ask for a version that is held, or with at=latest."
             return Problem(410, "version_gone", str(error), what, {"oldest": error.oldest, "newest": error.newest})
+        case VersionAbandoned():
+            return Problem(410, "version_gone", str(error), "Start over, without the cursor.")
         case NotFresh():
             what = (
                 "Ask again after the time in Retry-After, with a longer wait=, or for less: the parameters say how "

@@ -171,18 +171,17 @@ class RangeEndpoints:
                 *asked.rest,
                 limit=call.limit,
                 reverse=asked.reverse,
-                version=asked.version,
+                before=asked.before,
                 freshness=call.freshness,
                 partial=call.partial,
             )
             call.measure(page.source.answered)
-            version = page.source.version
             return json_response(
                 RangeAnswer(
                     **from_parts(spec.name, page.source),
                     entries=tuple(self._showing.entry(spec, key, value, fields) for key, value in page.entries),
-                    cursor=asked.after(spec.name, page.entries[-1][0], version) if page.more else None,
-                    moved_on=page.source.moved_on(asked.version),
+                    cursor=asked.after(spec.name, page.entries[-1][0], page.source) if page.more else None,
+                    moved_on=page.source.moved_on(asked.before),
                 )
             )
 
@@ -209,7 +208,7 @@ class RangeEndpoints:
         fields, encoder = fields_of(spec, call.given.get("fields")), msgspec.json.Encoder()
         limit: int | None = call.given.get("limit")
         places = self._reader.places_of(spec.name)
-        with self._reader.opened_after(asked.version, places, call.freshness, partial=call.partial) as opened:
+        with self._reader.opened_after(asked.before, places, call.freshness, partial=call.partial) as opened:
             call.measure(opened.source.answered)
             scans = [self._reader.guarded(part, *asked.rest, reverse=asked.reverse) for part in opened.parts]
             entries = iter(merged(scans, reverse=asked.reverse))
@@ -224,12 +223,11 @@ class RangeEndpoints:
                     count += 1
                     yield encoder.encode_lines([self._showing.entry(spec, *after, fields)])
                     after = next(entries, None)
-                version = opened.source.version
                 end = ScanEnd(
                     **from_parts(spec.name, opened.source),
                     entries=count,
-                    cursor=None if after is None else asked.after(spec.name, last, version),
-                    moved_on=opened.source.moved_on(asked.version),
+                    cursor=None if after is None else asked.after(spec.name, last, opened.source),
+                    moved_on=opened.source.moved_on(asked.before),
                 )
                 yield encoder.encode(end) + b"\n"
             except (HoldfastError, Problem) as error:

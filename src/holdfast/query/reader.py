@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError
 from holdfast.instance.messages import TaskNotHere
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
+from holdfast.log.commits import Point
 from holdfast.query.freshness import ANY, Freshness, KnownVersions, needs_of
 from holdfast.query.last_errors import LastError, is_of_the_store
 from holdfast.query.lookups import Lookup, LookupResult, read_key
@@ -44,6 +45,7 @@ from holdfast.query.task_reader import (
     TaskReader,
     Tasks,
     TaskStore,
+    VersionAbandoned,
     VersionGone,
 )
 from holdfast.query.waiting import VersionWait
@@ -264,13 +266,13 @@ class StoreReader:
         *,
         limit: int,
         reverse: bool = False,
-        version: Version | None = None,
+        before: Point | None = None,
         freshness: Freshness = ANY,
         partial: bool = False,
     ) -> Page:
         """Up to `limit` entries, and about `max_page` bytes, with start <= key < stop.
 
-        `version` is that of the page before, if there is one.
+        `before` is the version of the page before, if there is one.
         """
 
         def scan(part: OpenPart) -> Generator[Entry, None, None]:
@@ -281,13 +283,13 @@ class StoreReader:
             found = read_page(opened, scan, limits, position=_KEY, size=entry_size, reverse=reverse)
             return Page(opened.source, found.entries, found.more)
 
-        return self.next_page(self.places_of(store), page, version, freshness, partial=partial)
+        return self.next_page(self.places_of(store), page, before, freshness, partial=partial)
 
     def next_page(
         self,
         places: Sequence[StorePart],
         read: Callable[[OpenStores], T],
-        before: Version | None,
+        before: Point | None,
         freshness: Freshness = ANY,
         *,
         partial: bool = False,
@@ -304,7 +306,7 @@ class StoreReader:
 
     @contextmanager
     def opened_after(
-        self, before: Version | None, places: Sequence[StorePart], freshness: Freshness = ANY, *, partial: bool = False
+        self, before: Point | None, places: Sequence[StorePart], freshness: Freshness = ANY, *, partial: bool = False
     ) -> Iterator[OpenStores]:
         """Parts of stores for the length of the block, at the version that `next_page` would read."""
         same = self._at_version_of(before, freshness)
@@ -315,12 +317,27 @@ class StoreReader:
                     opened = stack.enter_context(self.opened(places, same, partial=partial))
             yield opened or stack.enter_context(self.opened(places, freshness, partial=partial))
 
-    def _at_version_of(self, before: Version | None, freshness: Freshness) -> Freshness | None:
+    def _at_version_of(self, before: Point | None, freshness: Freshness) -> Freshness | None:
         """What a page demands to be of the version of the page before; None if the request demands another one."""
-        if before is None or isinstance(freshness.at, int):
+        if before is None:
             return None
-        older = before < needs_of(freshness, self._log, self._clock).at_least
-        return None if older else replace(freshness, at=before, wait=_NO_WAIT)
+        self._check_timeline(before)
+        if isinstance(freshness.at, int):
+            return None
+        older = before.version < needs_of(freshness, self._log, self._clock).at_least
+        return None if older else replace(freshness, at=before.version, wait=_NO_WAIT)
+
+    def _check_timeline(self, before: Point) -> None:
+        """Raises if the page before was of a version of this number that is abandoned."""
+        commit = None
+        if before.commit and before.version <= self._log.newest_known:
+            with suppress(HoldfastError):  # the log can't be read now
+                commit = self._log.commit(before.version)
+        if commit is not None and not commit.id.startswith(before.commit):
+            raise VersionAbandoned(
+                f"The page before is of version {before.version} of commit {before.commit}. The log was set back "
+                "since, and its version of this number is another one."
+            )
 
     def batches(self, part: OpenPart, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Closing[Batch]:
         """The entries of one part with start <= key < stop, in the order of their keys, without expired ones."""

@@ -7,14 +7,15 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 
-from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
+from holdfast.log.commits import Point
+from holdfast.query.cursor import COMMIT_DIGITS, BadCursor, Cursor, decode_cursor, encode_cursor
 from holdfast.query.keytext import BadKeyText, parse_key
+from holdfast.query.opening import ReadSource
 from holdfast.query.problems import Problem
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.keys import encode_key, prefix_range
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.words import Version
 
 
 def key_in_path(request: Request, key: Schema) -> str:
@@ -90,13 +91,14 @@ class Range:
         return (self.start, self.stop) if self.cursor is None else self.cursor.rest
 
     @property
-    def version(self) -> Version | None:
-        """The version of the page before."""
-        return None if self.cursor is None else Version(self.cursor.version)
+    def before(self) -> Point | None:
+        """The version of the page before, with the first digits of its commit's id."""
+        return None if self.cursor is None else self.cursor.point
 
-    def after(self, store: str, key: bytes, version: Version) -> str:
+    def after(self, store: str, key: bytes, source: ReadSource) -> str:
         """The cursor of the page after this key."""
-        return encode_cursor(Cursor(store, self.start, self.stop, key, version, self.reverse))
+        version, commit = source.version, source.commit[:COMMIT_DIGITS]
+        return encode_cursor(Cursor(store, self.start, self.stop, key, version, self.reverse, commit=commit))
 
 
 def range_of(spec: StoreSpec, given: Mapping[str, Any]) -> Range:

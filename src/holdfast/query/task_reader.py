@@ -73,6 +73,12 @@ class VersionGone(HoldfastError):
         self.newest = newest
 
 
+class VersionAbandoned(HoldfastError):
+    """A reader goes on from a version that the log doesn't have any more, since it was set back."""
+
+    category = ErrorCategory.INVALID
+
+
 class TooLarge(HoldfastError):
     """The entries of one answer have more bytes than an answer may have."""
 
@@ -134,6 +140,8 @@ class KeyRead(NamedTuple):
     value: bytes | None
     now: Now
     served: Served
+    commit: str = ""
+    """The id of the version's commit, where another instance has answered."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,8 @@ class TaskStore:
     served: Served
     hold: "Callable[[HoldTerms], HeldTask]"
     """Has the replica that answers here keep the version."""
+    commit: str = ""
+    """The id of the version's commit."""
 
 
 class HeldTask(Protocol):

@@ -9,7 +9,7 @@ at version 6 later, whatever happened to its replica in between, and whichever r
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from holdfast.instance.held_versions import Hold, HoldTerms
 from holdfast.instance.instance import HostedTask, Instance
 from holdfast.instance.read_views import PublishedVersions, ReadView, StoreBytes
 from holdfast.instance.unanswering import Unanswering
+from holdfast.log.commits import Point
 from holdfast.query.peer_tasks import PEER_DEADLINE_SECONDS, PeerTask
 from holdfast.query.task_reader import (
     ANY_REPLICA,
@@ -87,7 +88,9 @@ class LocalTask:
     def at(self, store: str, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> Iterator[TaskStore]:
         with self._view(store, version, needs) as view:
             served = self._served[self.hosted.role]
-            yield TaskStore(view.version, view.now, StoreBytes(view, store), served, partial(self._hold, view))
+            yield TaskStore(
+                view.version, view.now, StoreBytes(view, store), served, partial(self._hold, view), view.commit
+            )
 
     def _hold(self, view: ReadView, terms: HoldTerms) -> "LocalHold":
         published = self._replica.published
@@ -210,6 +213,7 @@ class TaskReaders:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
+        self._timeline = instance.source.timeline
         self._reads: dict[TaskId, MonotonicReads] = {}
         self._local: dict[TaskId, LocalTask] = {}
         self._lock = threading.Lock()
@@ -221,6 +225,8 @@ class TaskReaders:
 
     def __call__(self, task: TaskId, needs: ReadNeeds = ANY_REPLICA, /) -> TaskReader | None:
         """The reader of a task; None while no instance is known to host it."""
+        if self._timeline != self._instance.source.timeline:
+            self._look_back()
         hosted = self._instance.hosted_task(task)
         reads = self._reads.get(task) or self._reads.setdefault(task, MonotonicReads(task))
         if (
@@ -239,6 +245,23 @@ class TaskReaders:
         elsewhere = self._elsewhere(task, others, reads)
         return elsewhere if hosted is None else OthersFirst(elsewhere, self._here(task, hosted, reads))
 
+    def _look_back(self) -> None:
+        """The log was set back: a version that was read doesn't count if the log doesn't have it any more."""
+        with self._lock:
+            self._timeline = self._instance.source.timeline
+            for known in (self._reads, self._local, self._peers):
+                known.clear()
+
+    def _can_be(self, point: Point) -> bool:
+        """Whether the log has a version that another instance has read. If it can't say, that instance is believed."""
+        source = self._instance.source
+        if not point.commit:
+            return True  # its stores begin there, empty
+        with suppress(HoldfastError):
+            was_cleaned = point.version <= source.newest_known and source.id_at(point.version) is None
+            return was_cleaned or source.has(point)
+        return True
+
     def _here(self, task: TaskId, hosted: HostedTask, reads: MonotonicReads) -> LocalTask:
         local = self._local.get(task)
         if local is None or local.hosted is not hosted:  # it was dropped and hosted again
@@ -250,7 +273,7 @@ class TaskReaders:
             self._forget_former()
             peer = self._peers.get(task)
             if peer is None or peer.addresses != addresses:
-                peer = PeerTask(addresses, self._client, task, reads, self._unanswering)
+                peer = PeerTask(addresses, self._client, task, reads, self._unanswering, self._can_be)
                 self._peers[task] = peer
             return peer
 

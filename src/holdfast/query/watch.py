@@ -27,7 +27,7 @@ from holdfast.query.operations import REFUSALS, TEXT, WAIT, Call, Operation, Par
 from holdfast.query.problems import Problem
 from holdfast.query.store_specs import StoreSpecs
 from holdfast.query.watch_changes import Interest, interest_in_key, interest_in_prefix
-from holdfast.query.watch_places import BadEventId, EventPlace, ForeignEventId, place_after
+from holdfast.query.watch_places import BadEventId, EventPlace, ForeignEventId, abandoned, place_after
 from holdfast.query.watch_reader import KEPT_BYTES, SharedReader, WatchedVersionGone
 from holdfast.query.watch_stream import EventStream, NewestVersion, Watcher, as_problem
 from holdfast.stores.spec import StoreSpec
@@ -112,7 +112,9 @@ class Watches:
         try:
             begin = self._begin(request.headers.get(_LAST_EVENT.name), given.get("from_version"))
             newest = await self._newest_for(begin, call.freshness.wait)
-            begin = max(begin or EventPlace(Version(newest + 1)), EventPlace(Version(spec.after + 1)))
+            if begin is not None and not await reader.has(begin):
+                raise abandoned(begin)
+            begin = max(begin or await self._after(newest), EventPlace(Version(spec.after + 1)))
             if begin.version <= newest:  # what can't be read is refused here, where the status can say so
                 version = await reader.version(begin.version)
                 if version.pieces and not spec.durable:
@@ -145,6 +147,11 @@ class Watches:
             what = "Give the first version whose changes you want: that of an answer plus one, or 1 for all there are."
             raise Problem(400, "bad_parameter", f"from_version={from_version[:100]!r} is not a version.", what)
         return EventPlace(Version(max(1, int(from_version))))
+
+    async def _after(self, newest: Version) -> EventPlace:
+        """The place after the newest version."""
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, self._source.id_at, newest)
+        return EventPlace(Version(newest + 1), commit=(found or "") if newest else "")
 
     async def _newest_for(self, begin: EventPlace | None, wait: dt.timedelta) -> Version:
         """The newest version, once a watcher may begin at its place: one far beyond it would wait without an end."""

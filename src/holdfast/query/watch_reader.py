@@ -27,7 +27,7 @@ from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
 from holdfast.query.store_specs import StoreSpecs
 from holdfast.query.watch_changes import EntryJson, StatePart, WatchedChanges, changes_in, pieces, state_parts
-from holdfast.query.watch_places import event_ids
+from holdfast.query.watch_places import EventPlace, event_ids
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 
@@ -123,6 +123,7 @@ class SharedReader:
     ) -> None:
         self._source, self._specs, self._store, self._threads = source, specs, store, threads
         self._most_bytes = most_bytes
+        self._timeline = source.timeline
         self._watchers = 0
         self._kept: NewestFirst[WatchedVersion | tuple[WatchedChanges, ...]] = NewestFirst(most_bytes)
         self._under_way: dict[_Key, asyncio.Future[WatchedVersion | tuple[WatchedChanges, ...]]] = {}
@@ -148,6 +149,10 @@ class SharedReader:
         """Whether a watcher that gets to this version only now is too slow."""
         return version <= self._kept.dropped
 
+    async def has(self, place: EventPlace) -> bool:
+        """Whether the log still has what was sent before a place."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._has, place)
+
     async def version(self, version: Version) -> WatchedVersion:
         """A version up to the newest known one. Raises WatchedVersionGone if the log no longer has it."""
         found = await self._once((version, _PARTS), partial(self._read_version, version))
@@ -165,6 +170,8 @@ class SharedReader:
         self, key: _Key, read: Callable[[], WatchedVersion | tuple[WatchedChanges, ...]]
     ) -> WatchedVersion | tuple[WatchedChanges, ...]:
         """What was read already, or is being read for another watcher, or is read now."""
+        if self._timeline != self._source.timeline:  # the log was set back
+            self._timeline, self._kept, self._under_way = self._source.timeline, NewestFirst(self._most_bytes), {}
         if (found := self._kept.find(key)) is not None:
             return found
         reading = self._under_way.get(key)
@@ -175,12 +182,22 @@ class SharedReader:
         return await asyncio.shield(reading)  # a watcher that leaves doesn't end the read for the others
 
     def _end_read(self, key: _Key, reading: "asyncio.Future[WatchedVersion | tuple[WatchedChanges, ...]]") -> None:
+        if self._under_way.get(key) is not reading:
+            return
         del self._under_way[key]
         if not reading.cancelled() and reading.exception() is None:
             read = reading.result()
             self._kept.keep(key, read, read.size if isinstance(read, WatchedVersion) else sum(x.size for x in read))
 
     # On a thread
+
+    def _has(self, place: EventPlace) -> bool:
+        if not place.commit:
+            return True
+        if place.seen > self._source.newest_known:
+            self._source.newest()  # an instance that is behind doesn't know it yet
+        found = self._source.id_at(place.seen)
+        return place.seen <= self._source.newest_known if found is None else found.startswith(place.commit)
 
     def _read_version(self, version: Version) -> WatchedVersion:
         commit = self._source.commit(version)
@@ -191,7 +208,7 @@ class SharedReader:
             self._entries = EntryJson(spec)
         _versions_read.labels(self._store).inc()
         found = pieces(state_parts(commit, spec), PIECE_BYTES)
-        return WatchedVersion(commit, event_ids(self._source.log.id, version), self._entries, found)
+        return WatchedVersion(commit, event_ids(self._source.log.id, version, commit.id), self._entries, found)
 
     def _read_piece(self, version: WatchedVersion, piece: Sequence[StatePart]) -> tuple[WatchedChanges, ...]:
         try:

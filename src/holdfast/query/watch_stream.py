@@ -1,10 +1,10 @@
 """Server-sent events over one connection: what one watcher gets, from its place on.
 
-    id: 3fa9c1d2-42.0.7                       a change; the id is that of `watch_places`
+    id: 3fa9c1d2-42-9be1a4f0.0.7              a change; the id is that of `watch_places`
     data: {"key":"alice","value":...}
 
     : heartbeat                               nothing was sent for a while
-    id: 3fa9c1d2-57                           ... and nothing was missed up to the end of version 57
+    id: 3fa9c1d2-57-c07d51aa                  ... and nothing was missed up to the end of version 57
 
     event: end                                the last event, with the reason, like any error of REST
     data: {"error":"slow_watcher",...}
@@ -29,8 +29,8 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.log_reader import LogReader
 from holdfast.query.problems import Problem, problem_of, report
 from holdfast.query.watch_changes import Interest
-from holdfast.query.watch_places import EventPlace, ForeignEventId, id_before
-from holdfast.query.watch_reader import SharedReader, WatchedVersionGone
+from holdfast.query.watch_places import EventPlace, ForeignEventId, abandoned, id_before
+from holdfast.query.watch_reader import SharedReader, WatchedVersion, WatchedVersionGone
 from holdfast.words import Version
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,10 @@ class NewestVersion:
     @property
     def known(self) -> Version:
         return self._source.newest_known
+
+    @property
+    def timeline(self) -> int:
+        return self._source.timeline
 
     async def wait(self, version: Version, seconds: float) -> None:
         """Waits until this version is there, REST ends, or the time has passed."""
@@ -125,8 +129,13 @@ class Watcher:
 
     async def _changes(self) -> AsyncGenerator[bytes, None]:
         place, sent, caught_up = self.begin, SYSTEM_CLOCK.monotonic(), False
+        timeline = -1
         while True:
             self._check_open()
+            if timeline != self.newest.timeline:
+                timeline = self.newest.timeline
+                if not await self.reader.has(place):
+                    raise abandoned(place)
             if (left := sent + self.heartbeat - SYSTEM_CLOCK.monotonic()) <= 0:
                 yield b": heartbeat\nid: %b\n\n" % id_before(self.log, place).encode()
                 sent = SYSTEM_CLOCK.monotonic()
@@ -137,20 +146,22 @@ class Watcher:
                 _slow.inc()
                 raise _too_slow(self.newest.known - place.version + 1)
             else:
-                async with aclosing(self._version(place)) as changes:
+                version = await self.reader.version(place.version)
+                if not place.is_in(version.commit):
+                    raise abandoned(place)
+                async with aclosing(self._version(version, place)) as changes:
                     async for each in changes:
                         yield each
                         sent = SYSTEM_CLOCK.monotonic()
-                place = EventPlace(Version(place.version + 1))
+                place = EventPlace(Version(place.version + 1), commit=version.commit.id)
 
     def _check_open(self) -> None:
         if self.newest.closed:
             raise _stopping()
         self.recheck()
 
-    async def _version(self, place: EventPlace) -> AsyncGenerator[bytes, None]:
+    async def _version(self, version: WatchedVersion, place: EventPlace) -> AsyncGenerator[bytes, None]:
         """The changes of one version from a place on."""
-        version = await self.reader.version(place.version)
         for number, piece in enumerate(version.pieces):
             if piece[-1].number < place.part or not any(self.interest.wants(each.task) for each in piece):
                 continue

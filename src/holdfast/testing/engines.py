@@ -124,9 +124,9 @@ class EngineConformance:
         with self.opened(tmp_path / "state") as engine:
             engine.apply([("a", changes_of({b"\x01a": b"1"}))], mark_of(1))
             _raises(_Interrupted, lambda: engine.apply(interrupted(), mark_of(4)))
-            assert engine.mark() == Mark(Version(1), "commit-1", "log-1", applying=Version(4))
+            assert engine.mark() == Mark(Version(1), "commit-1", "log-1", Version(4), "commit-4")
             engine.apply([("a", changes_of({b"\x01a": b"3"}))], mark_of(3))
-            assert engine.mark() == Mark(Version(3), "commit-3", "log-1", applying=Version(4)), (
+            assert engine.mark() == Mark(Version(3), "commit-3", "log-1", Version(4), "commit-4"), (
                 "version 4 isn't complete yet"
             )
             engine.apply([("a", changes_of({b"\x01a": b"4"}))], mark_of(4))

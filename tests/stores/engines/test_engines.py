@@ -263,7 +263,7 @@ def test_the_mark_shows_an_apply_that_was_interrupted(open_: Open) -> None:
     engine.apply([("a", change({b"\x01a": b"1"}))], at(1))
     for point, mark in (
         ("apply.before", at(1)),
-        ("apply.middle", Mark(Version(1), "c1", "log-1", applying=Version(2))),
+        ("apply.middle", Mark(Version(1), "c1", "log-1", Version(2), "c2")),
         ("apply.after", at(2)),
     ):
         with faults.active({point: _fail}), pytest.raises(InjectedFault):
@@ -284,7 +284,7 @@ def test_catching_up_stays_applying_until_the_highest_version_is_complete(open_:
         engine.apply([("a", change({b"\x01a": b"5"}))], at(5))
     for version in (2, 3, 4):
         engine.apply([("a", change({b"\x01a": b"%d" % version}))], at(version))
-        assert engine.mark() == Mark(Version(version), f"c{version}", "log-1", applying=Version(5))
+        assert engine.mark() == Mark(Version(version), f"c{version}", "log-1", Version(5), "c5")
     engine.apply([("a", change({b"\x01a": b"5"}))], at(5))
     assert engine.mark() == at(5)
 

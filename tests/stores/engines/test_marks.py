@@ -18,14 +18,18 @@ from holdfast.words import NOTHING, Version
 
 
 def at(version: int, applying: int | None = None) -> Mark:
-    return Mark(Version(version), f"c{version}", "log-1", None if applying is None else Version(applying))
+    ahead = {} if applying is None else {"applying": Version(applying), "applying_commit": f"c{applying}"}
+    return Mark(Version(version), f"c{version}", "log-1", **ahead)  # type: ignore[arg-type]
 
 
 def test_format_1_is_readable() -> None:
     stored = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"changed":{"counts":5,"names":0}}'
     found = FamilyMark(at(7), {"counts": Version(5), "names": NOTHING})
     assert (unpack_mark(stored), pack_mark(found)) == (found, stored)
-    applying = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"changed":{},"applying":9}'
+    applying = (
+        b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"changed":{},'
+        b'"applying":9,"applying_commit":"c9"}'
+    )
     assert (unpack_mark(applying), pack_mark(FamilyMark(at(7, 9)))) == (FamilyMark(at(7, 9)), applying)
 
 
@@ -53,7 +57,7 @@ def test_a_family_that_no_mark_knows_makes_the_engine_start_over() -> None:
     old = FamilyMark(at(3), {"a": Version(3)})
     assert combined({"a": None}, None) is None
     assert combined({"a": old, "new": None}, old) == FamilyMark(
-        Mark(NOTHING, "", "log-1", Version(3)), {"a": NOTHING, "new": NOTHING}
+        Mark(NOTHING, "", "log-1", Version(3), "c3"), {"a": NOTHING, "new": NOTHING}
     )
 
 

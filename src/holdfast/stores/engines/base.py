@@ -134,6 +134,8 @@ class Mark:
     commit: str
     log: str
     applying: Version | None = None
+    applying_commit: str = field(default="", repr=False)
+    """The commit of `applying`: without it, what is there of that version may be of a timeline that was abandoned."""
     wall: int = field(default=0, repr=False)
     event: int | None = field(default=None, repr=False)
 
@@ -288,10 +290,11 @@ def mark_before_changes(before: Mark | None, mark: Mark) -> Mark:
     Mark(version=7, commit='c7', log='log-1', applying=9)
     """
     if before is None:
-        return Mark(NOTHING, "", mark.log, _highest([mark]))
+        return Mark(NOTHING, "", mark.log, *_highest([mark]))
     if before.log != mark.log:
         raise ForeignMark(before, mark)
-    return replace(min(before, mark, key=lambda each: each.version), applying=_highest([before, mark]))
+    smallest, (highest, commit) = min(before, mark, key=lambda each: each.version), _highest([before, mark])
+    return replace(smallest, applying=highest, applying_commit=commit)
 
 
 def mark_after_changes(before: Mark | None, mark: Mark) -> Mark:
@@ -302,15 +305,28 @@ def mark_after_changes(before: Mark | None, mark: Mark) -> Mark:
     >>> mark_after_changes(Mark(Version(8), "c8", "log-1", applying=Version(9)), Mark(Version(9), "c9", "log-1"))
     Mark(version=9, commit='c9', log='log-1', applying=None)
     """
-    return _with_applying(mark, _highest([mark] if before is None else [before, mark]))
+    return applying(mark, [mark] if before is None else [before, mark])
 
 
-def _highest(marks: Iterable[Mark]) -> Version:
-    return max(max(mark.version, mark.applying or NOTHING) for mark in marks)
+def applying(mark: Mark, others: Iterable[Mark]) -> Mark:
+    """The mark, with the version that others are ahead of it as `applying`.
+
+    >>> applying(Mark(Version(7), "c7", "log-1"), [Mark(Version(9), "c9", "log-1")])
+    Mark(version=7, commit='c7', log='log-1', applying=9)
+    """
+    highest, commit = _highest(others)
+    if highest <= mark.version:
+        return replace(mark, applying=None, applying_commit="")
+    return replace(mark, applying=highest, applying_commit=commit)
 
 
-def _with_applying(mark: Mark, highest: Version) -> Mark:
-    return replace(mark, applying=highest if highest > mark.version else None)
+def _highest(marks: Iterable[Mark]) -> tuple[Version, str]:
+    """The highest version that any of the marks has a part of, and its commit."""
+    reached = (
+        (each.version, each.commit) if each.applying is None else (each.applying, each.applying_commit)
+        for each in marks
+    )
+    return max(reached)
 
 
 def folder_bytes(folder: Path) -> int:

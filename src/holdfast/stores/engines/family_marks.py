@@ -20,12 +20,12 @@ truth at most, and a family then counts as older than it is, never as newer.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
 from holdfast.errors import DamagedObject
-from holdfast.stores.engines.base import Mark
+from holdfast.stores.engines.base import Mark, applying
 from holdfast.words import NOTHING, Version
 
 
@@ -57,12 +57,10 @@ def combined(families: Mapping[str, FamilyMark | None], engine: FamilyMark | Non
     nothing = Mark(NOTHING, "", found[0].mark.log)
     reached = [_reached(family, own, found) or nothing for family, own in families.items()]
     smallest = min(reached, key=lambda mark: mark.version)
-    highest = max(max(each.mark.version, each.mark.applying or NOTHING) for each in found)
-    applying = highest if highest > smallest.version else None
     changed = {
         family: NOTHING if own is None else min(own.mark.version, smallest.version) for family, own in families.items()
     }
-    return FamilyMark(replace(smallest, applying=applying), changed)
+    return FamilyMark(applying(smallest, [each.mark for each in found]), changed)
 
 
 def _reached(family: str, own: FamilyMark | None, found: Iterable[FamilyMark]) -> Mark | None:
@@ -81,6 +79,7 @@ class _StoredMark(msgspec.Struct, frozen=True, omit_defaults=True):
     changed: dict[str, int]
     applying: int | None = None
     event: int | None = None
+    applying_commit: str = ""
 
 
 _MARKS = msgspec.json.Decoder(_StoredMark)
@@ -94,7 +93,17 @@ def pack_mark(found: FamilyMark) -> bytes:
     """
     mark = found.mark
     return msgspec.json.encode(
-        _StoredMark(1, mark.version, mark.commit, mark.log, mark.wall, dict(found.changed), mark.applying, mark.event)
+        _StoredMark(
+            1,
+            mark.version,
+            mark.commit,
+            mark.log,
+            mark.wall,
+            dict(found.changed),
+            mark.applying,
+            mark.event,
+            mark.applying_commit,
+        )
     )
 
 
@@ -108,6 +117,8 @@ def unpack_mark(data: bytes) -> FamilyMark:
             f"a mark has format {stored.format} and this release reads 1. Use the release that wrote it, or delete the "
             "state; it is restored from the log."
         )
-    applying = None if stored.applying is None else Version(stored.applying)
-    mark = Mark(Version(stored.version), stored.commit, stored.log, applying, stored.wall, stored.event)
+    ahead = None if stored.applying is None else Version(stored.applying)
+    mark = Mark(
+        Version(stored.version), stored.commit, stored.log, ahead, stored.applying_commit, stored.wall, stored.event
+    )
     return FamilyMark(mark, {family: Version(version) for family, version in stored.changed.items()})
