@@ -1,5 +1,6 @@
 """Stores that come and go on real Spark: added after cleaning, rolled back, and back again."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,12 @@ def app():
 """
 
 
-def release(spark: SparkSession, folder: Path, *tables: str, **returned: str) -> hf.App:
+def release(
+    spark: SparkSession, folder: Path, *tables: str, log: hf.LogSettings | None = None, **returned: str
+) -> hf.App:
     """The app with a table of the best points per player under each name."""
-    app = hf.App("points", settings=settings(folder, returned_stores=returned), spark=spark)
+    chosen = settings(folder, returned_stores=returned, log=log or hf.LogSettings())
+    app = hf.App("points", settings=chosen, spark=spark)
     stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
     for name in tables:
         stream.group_by().aggregate(best=hf.max("points")).store(name)
@@ -85,6 +89,23 @@ def test_stores_come_and_go(
         run(release(spark, tmp_path, "points", "later"), tmp_path, 5, 20)
     again = release(spark, tmp_path, "points", "later", later="continue")
     assert run(again, tmp_path, 6, 31) == {"points": 90, "later": 31}
+
+
+def test_going_back_to_a_release_without_a_store_is_no_error(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the store is dropped, the group's newest generation still names its tasks."""
+    write(tmp_path / "input", 1, [game("ann", 1)])
+    for number, names_ in enumerate([("points",), ("points", "later"), ("points",), ("points",)], start=2):
+        app = release(spark, tmp_path, *names_, log=hf.LogSettings(keep_removed="0s"))
+        with app:
+            write(tmp_path / "input", number, [game("ann", number)])
+            app.process_all_available()
+            assert {task.subtopology for task in app._started().log.app.tasks()} == (
+                {0, 1} if number in (3, 4) else {0}
+            )
+            assert entries_of(app)["ann"]["best"] == number
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_two_starts_that_add_one_store_need_no_third(

@@ -32,6 +32,7 @@ class StepHost:
     def __init__(self, group: "Group") -> None:
         self._group = group
         self.roles: dict[TaskId, bool] = {}
+        self.apps: list[int] = []
         self.problems: list[str] = []
         self.stays_at: Version | None = None
         """The version of its replicas, if it isn't the newest one."""
@@ -44,7 +45,7 @@ class StepHost:
         return sorted(self.roles)
 
     def use_app(self, number: int) -> None:
-        """There is only one."""
+        self.apps.append(number)
 
     def drop(self, task: TaskId) -> None:
         del self.roles[task]
@@ -98,7 +99,7 @@ class Group:
             **({"forget_after": FORGET_AFTER} | settings),  # type: ignore[arg-type]
         )
 
-    def join(self, *ids: str) -> None:
+    def join(self, *ids: str, app_file: int | None = None) -> None:
         for id in ids:
             host = self.hosts[id] = StepHost(self)
             self.members[id] = MemberSteps(
@@ -108,7 +109,8 @@ class Group:
                 self.clock,
                 interval=INTERVAL,
                 timeout=TIMEOUT,
-                new_coordinator=lambda id=id: self.coordinator(id),  # type: ignore[misc]
+                new_coordinator=(lambda id=id: self.coordinator(id)) if app_file is None else None,  # type: ignore[misc]
+                app_file=app_file,
             )
 
     def driver(self, check_leads: Callable[[], None] = lambda: None, **settings: object) -> DriverSteps:

@@ -6,13 +6,15 @@ import pytest
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group import generations
+from holdfast.group.candidates import Wanted
+from holdfast.group.coordinator import Needs
 from holdfast.group.driver_steps import DriverSteps
 from holdfast.group.generations import Generation, Generations, Rules
 from holdfast.group.members import Members, MemberState
 from holdfast.log import documents, names, operator_requests
 from holdfast.words import Version
 from tests.group.making import LOG, member, new_storage, put
-from tests.group.stepping import INTERVAL, TASKS, TIMEOUT, Group, needs, newest, settled
+from tests.group.stepping import INTERVAL, NEWEST, TASKS, TIMEOUT, Group, needs, newest, settled
 from tests.log.making import Watched
 
 # Many members
@@ -101,6 +103,23 @@ def test_a_heartbeat_says_when_the_next_one_is_due() -> None:
     steps = group.members["a"]
     steps.step()
     assert steps.member.pace == steps.pace == INTERVAL
+
+
+def test_a_member_that_a_driver_has_started_waits_for_a_generation_of_its_app_file() -> None:
+    """The newest one is of another release, which had a task that the app file of this member lacks."""
+    group, before = settled("a")
+    assert newest(group).app_file == 1
+    group.join("a", app_file=2)
+    host = group.hosts["a"]
+    group.round(driver=None)
+    assert (host.apps, host.roles, host.problems) == ([], {}, [])
+    last = [Wanted(task=TASKS[0])]
+    for _ in range(3):
+        group.clock.advance(INTERVAL)
+        before.step(lambda: Needs(app_file=2, tasks=last, newest=NEWEST))
+        group.members["a"].step()
+    assert set(host.apps) == {2}
+    assert host.roles == {TASKS[0]: True}
 
 
 # Leaving

@@ -227,11 +227,13 @@ class MemberSteps:
         if generation is None or (generation == self._generation and not self._not_hosted):
             return
         host, known = self._host, self._generation
+        if known is None and self._app_file not in (None, generation.app_file):
+            # Of an earlier driver, whose app may have other tasks. The one that has started this instance proposes its
+            # own.
+            return
         if known is None or known.number != generation.number:
             _LOG.info("generation %d: %s", generation.number, generation.reason)
-        # The driver that has started this instance may use a newer app file than a generation of an earlier driver.
-        if self._app_file is None or known is not None:
-            host.use_app(generation.app_file)
+        host.use_app(generation.app_file)
         own = {TaskId.parse(task): place for task, place in generation.hosted_by(self._id).items()}
         host.ask_peers(generation)  # first, so that a read of a task that is dropped finds those who have it now
         for task in host.hosted():
