@@ -1,5 +1,6 @@
 """Spark's checkpoint: lost entries, set back, another place, and its repair from the log."""
 
+import contextlib
 import shutil
 import uuid
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.cli import app as holdfast
 from holdfast.log.commits import SparkBatch
+from holdfast.log.objects import StorageFull
 from holdfast.pipeline.checkpoint_repair import Found, Repair, plan_repair
 from holdfast.pipeline.offsets import Checkpoint, CheckpointUnreadable
 from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCheckpoint, OtherOffsets
@@ -261,3 +263,37 @@ def test_a_checkpoint_in_a_local_folder_is_written_by_few_programs(spark: SparkS
         managers = {str(each.fileManager().getClass().getName()) for each in logs}
         assert managers == {LOCAL_CHECKPOINT["spark.sql.streaming.checkpointFileManagerClass"]}
         assert all(spark.conf.get(option, None) is None for option in LOCAL_CHECKPOINT)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("small_disk", ["2m"], indirect=True)
+def test_a_full_disk_under_the_checkpoint_is_said_with_what_to_do(
+    spark: SparkSession, tmp_path: Path, small_disk: Path
+) -> None:
+    place = str(small_disk / "checkpoint")
+
+    def app() -> hf.App:
+        return points_app(spark, tmp_path, spark=hf.SparkSettings(checkpoint=place))
+
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    (tmp_path / "new" / "input").mkdir(parents=True)
+    alerts: list[BaseException] = []
+    first = app()
+    first.on_alert(alerts.append)
+    first.start()
+    first.process_all_available()
+    ballast = small_disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    write(tmp_path / "input", 2, [game("alice", 1)])
+    assert first._states.wait_for(AppState.ERROR, timeout=60)
+    first.stop()
+    assert alerts == [first.cause]
+    assert isinstance(first.cause, StorageFull)
+    assert f"its checkpoint {place}" in str(first.cause) and "Free space" in str(first.cause)
+    assert "Logical Plan" not in str(first.cause) and len(str(first.cause)) < 800
+    with pytest.raises(StorageFull, match=f"its checkpoint {small_disk}/new, .* Free space"):
+        points_app(spark, tmp_path / "new", spark=hf.SparkSettings(checkpoint=f"{small_disk}/new")).start()
+    ballast.unlink()
+    assert finish(app()) == {"alice": {"games": 2, "points": 2}}

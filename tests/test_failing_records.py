@@ -13,10 +13,12 @@ import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.pipeline.failing import RecordFailed
+from holdfast.pipeline.spark_errors import UnreadableFile
+from holdfast.states import AppState
 from holdfast.testing import TestDriver, records
 from holdfast.topology.processor import OnError
 from holdfast.words import Version
-from tests.apps import NOON, entries_of, game, read, settings, write
+from tests.apps import NOON, entries_of, finish, game, points_app, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -253,3 +255,40 @@ def test_each_store_decides_about_a_record_on_spark_too(
     sums_of(stream, {**MODES, "strict": "fail"})
     with app, pytest.raises(RecordFailed, match='an expression of strict failed.*"text":"y"'):
         app.process_all_available()
+
+
+TEXTS = pa.schema([("player", pa.string()), ("points", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+
+
+@pytest.mark.parametrize("odd", ["another type", "garbage"])
+def test_a_file_that_spark_cannot_read_stops_the_app_with_its_name_and_the_next_step(
+    spark: SparkSession, tmp_path: Path, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch isn't tried again. The next start reads the file that was written again, or leaves it out."""
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    write(tmp_path / "input", 2, [{"player": "bob", "points": "x", "at": NOON}], TEXTS)
+    path = tmp_path / "input" / "0002.parquet"
+    if odd == "garbage":
+        path.write_bytes(b"PAR1, or so")
+    write(tmp_path / "input", 3, [game("bob", 3)])
+    said = {"another type": r"column \[points\]. Expected Spark type bigint", "garbage": "is not a Parquet file"}
+    app = points_app(spark, tmp_path).start()
+    with pytest.raises(UnreadableFile, match=rf"the file \S+/input/0002.parquet .*{said[odd]}.*under its name"):
+        app.process_all_available()
+    assert app._states.wait_for(AppState.ERROR, timeout=60)
+    app.stop()
+    assert "attempt 1 failed" not in caplog.text
+    assert "at org.apache" not in str(app.cause) and len(str(app.cause)) < 1000
+    if odd == "another type":
+        skipping = hf.App("points", settings=settings(tmp_path), spark=spark)
+        reader = spark.readStream.schema("player string, points long, at timestamp")
+        frame = reader.option("ignoreCorruptFiles", "true").parquet(str(tmp_path / "input"))
+        stream = skipping.stream(frame, key="player", timestamp="at")
+        stream.group_by().aggregate(games=hf.count(), points=hf.sum("points")).store("points")
+        assert finish(skipping) == {"alice": {"games": 1, "points": 1}, "bob": {"games": 1, "points": 3}}
+        return
+    write(tmp_path / "input", 2, [game("bob", 2)])
+    assert finish(points_app(spark, tmp_path)) == {
+        "alice": {"games": 1, "points": 1},
+        "bob": {"games": 2, "points": 5},
+    }

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from holdfast import metrics
 from holdfast.clock import ClockJumped, WallClock
@@ -24,7 +24,7 @@ from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import SKIPPED, USER, labelled_counts
 from holdfast.pipeline.spark import query_options, with_options
-from holdfast.pipeline.spark_errors import FailedInQuery
+from holdfast.pipeline.spark_errors import FailedInQuery, query_failure
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.stores.layouts.waiting import WAITING_COUNT
@@ -172,6 +172,8 @@ class RunningQuery:
                 self.process_all_available()
                 return
             # Spark buries our error in hundreds of lines.
+            if isinstance(error, StreamingQueryException):
+                error = query_failure(error, self.batches.checkpoint.location)
             raise (self._spark_gone() or self.batches.failure or error) from None
 
     def watch(self) -> None:
@@ -185,9 +187,7 @@ class RunningQuery:
             if ended and self._has_restarted(query):
                 continue
             if ended:
-                self.ending.fail(
-                    self.batches.failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
-                )
+                self.ending.fail(self.batches.failure or self._why_ended())
                 return
             if self.ending.failed:
                 self.stop()
@@ -236,6 +236,12 @@ class RunningQuery:
                 return False
             return True
 
+    def _why_ended(self) -> HoldfastError:
+        error = self.query.exception()
+        if error is None:
+            return QueryEnded("Spark's query ended by itself.")
+        return query_failure(error, self.batches.checkpoint.location)
+
     @staticmethod
     def _ended(query: StreamingQuery) -> bool:
         """Waits a second for the query's end. A query that failed raises here; `exception()` also has the error."""
@@ -260,13 +266,16 @@ def start_query(name: str, frame: DataFrame, batches: BatchRunner) -> StreamingQ
     batch = batches.settings.batch
     options = query_options(batch.poll_interval, local_checkpoint=batches.checkpoint.is_local)
     with with_options(frame.sparkSession, options):
-        query = (
+        writer = (
             frame.writeStream.queryName(name)
             .option("checkpointLocation", batches.settings.checkpoint(name))
             .trigger(processingTime=f"{batch.commit_interval // timedelta(milliseconds=1)} milliseconds")
             .foreachBatch(batches.run)
-            .start()
         )
+        try:
+            query = writer.start()
+        except (PySparkException, Py4JError) as error:
+            raise query_failure(error, batches.settings.checkpoint(name)) from error
         # Sources read the session's options in Spark's own thread.
         while query.isActive and str(query.status["message"]).startswith("Initializing"):
             if batches.ending.wait(_LOOK_SECONDS):
