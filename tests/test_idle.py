@@ -1,6 +1,9 @@
 """Time passes when nothing arrives: when the driver makes a version of its own, and what that costs."""
 
-from collections.abc import Collection, Mapping
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from holdfast.log import names
 from holdfast.log.commits import Clocks, Commit
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.stores.formats.keys import decode_key
-from holdfast.stores.layouts.due import Due
+from holdfast.stores.layouts.due import AT_ONCE, Due
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Millis, Version
@@ -173,6 +176,75 @@ def test_an_instance_that_does_not_answer_is_asked_again(tmp_path: Path, caplog:
     assert [record.getMessage() for record in caplog.records] == [
         "time stands still, and this is tried again: no answer"
     ], "it is said once"
+
+
+@contextmanager
+def running(idle: IdleVersions) -> Iterator[None]:
+    """The loop in its thread, of an app that is never quiet for long enough."""
+    idle.interval = timedelta(hours=1)
+    thread = threading.Thread(target=idle.run)
+    thread.start()
+    yield
+    idle.ending.ask()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("spec", [EXPIRING, *ONE_BY_ONE], ids=["sliced", "max_entries", "ttl_to_sinks"])
+def test_catching_up_makes_what_is_due_now_and_waits_for_nothing_that_is_due_later(
+    tmp_path: Path, spec: StoreSpec
+) -> None:
+    machine = QuietMachine(tmp_path, spec)
+    idle = machine.idle()
+    with running(idle):
+        idle.catch_up()
+        machine.version([("alice", 1)])
+        idle.catch_up()
+        assert machine.newest == 1
+        assert machine.shown() == {"alice"}
+        machine.clock.advance(60)
+        idle.catch_up()
+        assert machine.shown() == set()
+        made = machine.newest
+        idle.catch_up()
+        assert machine.newest == made
+
+
+def test_catching_up_makes_as_many_versions_as_event_time_asks_for(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, SPEC)
+    machine.version([("alice", 1)])
+    idle = machine.idle()
+    idle.due = lambda version: {"windows": Due(tasks=AT_ONCE if version < 6 else None), "tick": Due(tasks=10**15)}
+    idle.compute = lambda due, step: BatchResult()
+    with running(idle):
+        idle.catch_up()
+        assert machine.newest == 6
+
+
+def test_catching_up_waits_for_a_batch_and_ends_with_the_app(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1)])
+    machine.clock.advance(60)
+    idle = machine.idle()
+    caught = threading.Thread(target=idle.catch_up)
+
+    def slow(step: Step) -> BatchResult:
+        caught.start()
+        while not idle._goal:
+            time.sleep(0.001)
+        return machine.computed([("bob", 1)], step)
+
+    with running(idle):
+        machine.driver.process(_spark_batch(1, [("bob", 1)]), slow)
+        caught.join(60)
+        assert not caught.is_alive()
+        assert machine.newest >= 2
+        idle.due = lambda version: pytest.fail("paused")
+        idle.is_paused = lambda: True
+        caught = threading.Thread(target=idle.catch_up)
+        caught.start()
+    caught.join(60)
+    assert not caught.is_alive()
 
 
 def test_a_clock_that_jumps_ahead_lets_nothing_expire_and_alerts_once(tmp_path: Path) -> None:

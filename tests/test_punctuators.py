@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.states import AppState
-from tests.apps import NOON, game, read, settings, write
+from tests.apps import NOON, finish, game, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -38,8 +38,8 @@ class Pulse(hf.Processor):
         ctx.forward("tick", {"at": now, "partition": ctx.partition}, to="ticks")
 
 
-def pulse_app(spark: SparkSession, folder: Path, sink: hf.Sink, ticks: hf.Sink) -> hf.App:
-    quick = settings(folder, batch=hf.BatchSettings(idle_interval="100ms"))
+def pulse_app(spark: SparkSession, folder: Path, sink: hf.Sink, ticks: hf.Sink, idle: str = "100ms") -> hf.App:
+    quick = settings(folder, batch=hf.BatchSettings(idle_interval=idle))
     app = hf.App("pulse", settings=quick, spark=spark)
     stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
     columns = "what string, at bigint, partition int"
@@ -85,6 +85,55 @@ def test_punctuators_fire_when_nothing_arrives_and_after_a_restart(spark: SparkS
     with pulse_app(spark, tmp_path, sink, ticks) as app:
         wait_until(lambda: len(rows("tick")) > before, app)
     assert len(rows("minute")) == 4, "stream time stands still"
+
+
+def test_rows_of_punctuators_that_are_due_are_in_sinks_when_process_all_available_returns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink, ticks = hf.memory(), hf.memory()
+    write(tmp_path / "input", 1, [game("ann")])
+    with pulse_app(spark, tmp_path, sink, ticks, idle="1h") as app:
+        app.process_all_available()
+        minutes = [(row["at"], row["partition"]) for row in sink.rows() if row["what"] == "minute"]
+        assert sorted(minutes) == [(NOON_MS, 0), (NOON_MS, 1)]
+        first, before = app.version, time.time() * 1000
+        while time.time() * 1000 < before // 300 * 300 + 300:
+            time.sleep(0.01)
+        app.process_all_available()
+        assert max(row["at"] for row in ticks.rows()) >= before, "a tick was due at the time of the call"
+        assert app.version > first
+
+
+def test_stop_cancels_a_punctuator_and_the_next_app_on_the_session_runs(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "hang").touch()
+
+    class Hangs(hf.Processor):
+        seen = hf.KeyValueStore("seen", value=int)
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            self.seen[key] = event.points
+
+        @hf.punctuate(every="100ms", time="wall")
+        def tick(self, now: int, ctx: hf.Context) -> None:
+            if (tmp_path / "hang").exists():
+                (tmp_path / f"busy-{ctx.partition}").touch()
+                time.sleep(600)
+
+    def hanging_app() -> hf.App:
+        quick = settings(tmp_path, batch=hf.BatchSettings(idle_interval="50ms"), stop_timeout="6s")
+        app = hf.App("hangs", settings=quick, spark=spark)
+        app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at").process(Hangs)
+        return app
+
+    write(tmp_path / "input", 1, [game("ann")])
+    app = hanging_app().start()
+    wait_until(lambda: len(list(tmp_path.glob("busy-*"))) == 2, app)
+    app.stop()
+    assert app.state is AppState.STOPPED
+    assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+    (tmp_path / "hang").unlink()
+    write(tmp_path / "input", 2, [game("bob", 2)])
+    assert finish(hanging_app(), "seen") == {"ann": 1, "bob": 2}
 
 
 def test_a_punctuator_by_stream_time_needs_event_times(spark: SparkSession, tmp_path: Path) -> None:

@@ -349,7 +349,11 @@ class App(Listened):
                 self._starting_or_stopping.release()
 
     def process_all_available(self) -> None:
-        """Returns when everything the source has now can be queried and is in the sinks. For tests and batch jobs."""
+        """Returns when what the source has now and what is due now can be queried and is in the sinks.
+
+        Due are windows that the newest records have closed, and punctuators and TTLs whose time has come at the call.
+        For tests and batch jobs.
+        """
         running = self._started()
         if self.state is AppState.STOPPED:
             raise AppStopped(f"App {self.id!r} is stopped. Start a new hf.App({self.id!r}): it continues from the log.")

@@ -84,10 +84,16 @@ class Ending:
         """Whether the app was asked to stop and has used this share of the time."""
         return self.asked and self.left(share) == 0.0
 
-    def wait(self, seconds: float) -> bool:
-        """Waits, and returns whether the app was asked to stop."""
+    def wait(self, seconds: float | None, until: Callable[[], bool] = lambda: False) -> bool:
+        """Waits, at most until `until` is true at a `wake`, and returns whether the app was asked to stop."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.asked, seconds)
+            self._changed.wait_for(lambda: self.asked or until(), seconds)
+            return self.asked
+
+    def wake(self) -> None:
+        """Lets those that wait look again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
         """Waits before another attempt. Raises when the app is asked to stop, or has failed."""

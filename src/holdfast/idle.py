@@ -7,18 +7,22 @@ asked once per version; while nothing is due, no version is made. A version of t
 commit and sinks as a batch. It runs tasks only where entries have to be removed one by one or punctuators fire;
 otherwise it is one small object in the log, with the new wall clock.
 
+`catch_up` doesn't wait for the app to be quiet: it asks for the versions that are due at that moment, all of them, and
+returns when they are made. What becomes due later is left for later.
+
 The wall clock of versions never goes back. Where this machine's is behind it, because it was set back or because the
 driver before ran elsewhere, nothing becomes due by the wall clock until it has come that far. What is due by event time
 is due all the same, and whether the app is quiet can't be told, so the instances are asked also between batches.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from holdfast.clock import ClockJumped, WallClock
-from holdfast.ending import Ending
+from holdfast.ending import BATCH, Ending
 from holdfast.errors import HoldfastError, Interrupted
 from holdfast.log.commits import Commit
 from holdfast.pipeline.driver import BatchResult, Driver, Step
@@ -30,6 +34,10 @@ from holdfast.words import Millis, Version
 
 logger = logging.getLogger(__name__)
 
+_BATCH_SECONDS = 0.02
+"""Between two looks whether a batch has ended, while someone waits for the versions that are due."""
+_LOOK_SECONDS = 1.0
+"""Between two looks while someone waits for the versions that are due, unless the interval is shorter."""
 _BEHIND = timedelta(seconds=10)
 """How far this machine's clock may be behind that of the newest version before it is said: clocks differ a little."""
 
@@ -87,29 +95,63 @@ class IdleVersions:
     interval: timedelta
     ending: Ending
     is_paused: Callable[[], bool] = lambda: False
+    begin: Callable[[], None] = lambda: None
+    """Called first in the thread in which versions are made."""
+    cancel: Callable[[], None] = lambda: None
+    """Ends what the tasks of a version do, from another thread."""
     _known: tuple[Version, Mapping[str, Due]] | None = field(default=None, init=False)
     _problem: type[HoldfastError] | None = field(default=None, init=False)
     _behind: bool = field(default=False, init=False)
     """Whether the clock was behind at the last look, which is said once."""
+    _making: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _asking: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _asked: int = field(default=0, init=False)
+    """How many times `catch_up` was called."""
+    _seen: int = field(default=0, init=False)
+    """How many of those calls the last step has seen."""
+    _goal: tuple[int, Millis] | None = field(default=None, init=False)
+    """The calls that are being answered, and the time until which everything due is made for them."""
+    _answered: int = field(default=0, init=False)
 
     def run(self) -> None:
         """Runs until the app stops. An error that doesn't pass ends the app, as that of a batch does."""
-        pause = self.interval / timedelta(seconds=1)
+        pause = self._pause()
         try:
-            while not self.ending.wait(pause) and not self.ending.failed:
+            self.begin()
+            while not self.ending.wait(pause, lambda: self._asked > self._seen) and not self.ending.failed:
                 pause = self.step()
         except Interrupted:
             return
         except Exception as error:  # noqa: BLE001  a thread that ends unnoticed would stop the clock
             self.ending.fail(error)
 
+    def catch_up(self) -> None:
+        """Returns when the versions are made that are due now, or when the app stops or has failed.
+
+        Due is what would be due if no record came any more: by the event clock of the newest version, and by the wall
+        clock of this moment. `run` makes the versions, also while the app isn't quiet.
+        """
+        with self._asking:
+            self._asked += 1
+            own = self._asked
+        self.ending.wake()
+        self.ending.wait(None, lambda: self._answered >= own or self.ending.failed)
+
+    def stop(self) -> None:
+        """Lets a version under way end in its time, and then cancels it. None is made after that."""
+        if self._making.acquire(timeout=self.ending.left(BATCH)):
+            self._making.release()
+        else:
+            self.cancel()
+
     def step(self) -> float:
         """Does what is to be done now, and returns the seconds until the next look.
 
         What fails and may work later is tried again for as long as the app runs: no records wait for it.
         """
+        self._seen = self._asked
         if self.is_paused():
-            return self.interval / timedelta(seconds=1)
+            return self._pause()
         try:
             pause = self._step()
         except HoldfastError as error:
@@ -118,7 +160,7 @@ class IdleVersions:
             if type(error) is not self._problem and not isinstance(error, ClockJumped):  # the clock reports that
                 logger.warning("time stands still, and this is tried again: %s", error)
             self._problem = type(error)
-            return self.interval / timedelta(seconds=1)
+            return self._pause()
         self._problem = None
         return pause
 
@@ -126,7 +168,16 @@ class IdleVersions:
         newest = self.driver.newest
         now = self.clock.now()  # after it: no clock that goes right is behind
         self._say_if_behind(newest, now)
-        match decide(newest, self._known, now, self.interval // timedelta(milliseconds=1)):
+        if self._goal is None and self._asked > self._answered:
+            self._goal = self._asked, now
+        until, interval = now, self.interval // timedelta(milliseconds=1)
+        if self._goal is not None:
+            until, interval = self._goal[1], 0
+        match decide(newest, self._known, until, interval):
+            case NothingDue() if self._goal is not None:
+                self._answered, self._goal = self._goal[0], None
+                self.ending.wake()
+                return 0.0
             case NothingDue(millis):
                 return millis / 1000
             case AskWhatIsDue(version):
@@ -147,6 +198,16 @@ class IdleVersions:
         self._behind = behind > _BEHIND
 
     def _make(self, subtopologies: Collection[str]) -> float:
-        if (made := self.driver.advance(lambda step: self.compute(subtopologies, step))) is not None:
-            logger.debug("version %d: time passes", made.version)
-        return self.interval / timedelta(seconds=1)
+        with self._making:
+            if self.ending.asked or self.ending.failed:
+                raise Interrupted("The app stops. The next start makes the version.")
+            made = self.driver.advance(lambda step: self.compute(subtopologies, step))
+        if made is None:
+            return _BATCH_SECONDS if self._goal is not None else self._pause()
+        logger.debug("version %d: time passes", made.version)
+        return 0.0 if self._goal is not None else self._pause()
+
+    def _pause(self) -> float:
+        """The seconds until the next look when nothing can be done now."""
+        pause = self.interval / timedelta(seconds=1)
+        return pause if self._asked == self._answered else min(pause, _LOOK_SECONDS)

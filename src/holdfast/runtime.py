@@ -53,7 +53,7 @@ from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCh
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, former, ordered
-from holdfast.pipeline.spark import check_limits, prepare_session, take_name
+from holdfast.pipeline.spark import JobGroup, check_limits, prepare_session, take_name
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.trial_query import check_query
@@ -104,6 +104,7 @@ class RunningApp:
     instances: Instances
     driver: Driver
     running_query: RunningQuery
+    idle: IdleVersions
     batches: BatchRunner
     pausing: Pausing
     metrics_address: str | None
@@ -121,6 +122,8 @@ class RunningApp:
     def process_all_available(self) -> None:
         try:
             self.running_query.process_all_available()
+            self.instances.wait_until_visible(self.version)  # before they are asked what is due
+            self.idle.catch_up()
             version = self.version
             self.sinks.catch_up(version)
             self.instances.wait_until_visible(version)
@@ -234,6 +237,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     pausing = Pausing(app.id, log.storage, log.id, states, ending)
     batches = BatchRunner(checkpoint, driver, tasks, locations, settings, ending, clock, pausing.wait_until_resumed)
     session = app.spark.newSession()
+    jobs = JobGroup(app.spark.sparkContext, f"holdfast {app.id} {leadership.driver}")
     idle = IdleVersions(
         driver=driver,
         due=lambda version: {
@@ -245,6 +249,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         interval=settings.batch.idle_interval,
         ending=ending,
         is_paused=lambda: pausing.paused,
+        begin=jobs.begin,
+        cancel=jobs.cancel,
     )
     loops = Loops(ending, app.alert)
     closing.callback(loops.join)
@@ -256,11 +262,17 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
     query = RunningQuery(start_again(), app.spark.sparkContext, batches, ending, start_again)
     closing.callback(query.stop)
+    closing.callback(idle.stop)  # before the query's, whose batch may wait for a version under way
+
+    def watch() -> None:
+        query.watch()
+        idle.stop()  # also of an app that has failed
+
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
     pausing.look()
     cleaner = _cleaner(app, log, leadership, clock)
-    loops.start("query", query.watch)
+    loops.start("query", watch)
     loops.start("idle", idle.run)
     loops.start("pausing", pausing.watch)
     loops.start("cleaner", lambda: clean_log(cleaner, settings.log.clean_interval, ending, app.alert))
@@ -271,6 +283,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         instances=instances,
         driver=driver,
         running_query=query,
+        idle=idle,
         batches=batches,
         pausing=pausing,
         metrics_address=metrics_address,

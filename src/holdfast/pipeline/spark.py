@@ -7,18 +7,21 @@ clones for each query.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -26,6 +29,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.settings.sections import BatchSettings, SparkSettings
 from holdfast.topology.plain_frames import quiet_options, use_this_python
+
+logger = logging.getLogger(__name__)
 
 SHUFFLE_CHECKS = {
     # The output of a stage that runs again with other rows must not be mixed with that of its first run.
@@ -224,6 +229,24 @@ def check_session(session: SparkSession) -> None:
             "Spark Connect can't run an app: foreachBatch would run on the server. Use a classic session, "
             "SparkSession.builder.master(...)."
         )
+
+
+@dataclass(frozen=True)
+class JobGroup:
+    """The jobs of one thread, which another one can cancel. Those of Spark's own query are in a group of that query."""
+
+    context: SparkContext
+    name: str
+
+    def begin(self) -> None:
+        """The jobs of this thread are in the group from now on."""
+        self.context.setJobGroup(self.name, "versions that the driver makes", interruptOnCancel=True)
+
+    def cancel(self) -> None:
+        try:
+            self.context.cancelJobGroup(self.name)
+        except (Py4JError, OSError) as error:
+            logger.warning("Spark's jobs could not be cancelled, its JVM is gone: %s", error)
 
 
 _starting: dict[tuple[str, str], Callable[[], bool]] = {}

@@ -10,9 +10,8 @@ sealed in the version that exists.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from holdfast.stores.layouts.due import Due
+from holdfast.stores.layouts.due import AT_ONCE, Due
 from holdfast.topology.topology import StaticRows, SubTopology
-from holdfast.words import Millis
 
 
 class StaticTables:
@@ -32,7 +31,7 @@ class StaticTables:
 
     def due(self) -> Mapping[str, Due]:
         """A table that is unread is due at once, although nothing arrives."""
-        return {name: Due(tasks=Millis(0)) for name in self._unread}
+        return {name: Due(tasks=AT_ONCE) for name in self._unread}
 
     def committed(self, *, own: bool) -> None:
         """A version was committed, by this driver or by one before it."""

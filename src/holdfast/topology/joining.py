@@ -24,6 +24,7 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
+from holdfast.stores.layouts.due import AT_ONCE
 from holdfast.stores.options import ROCKSDB, one_of, words
 from holdfast.stores.spec import KEY_VALUE, WINDOW, RowValues, StoreSpec, check_name
 from holdfast.topology.frames import key_of, type_of
@@ -87,7 +88,7 @@ class StreamJoin(Operator):
 
     def next_due(self, before: Now, event: int | None) -> int | None:
         """Windows may have closed as soon as the newest version has moved the event clock."""
-        return before.wall if self.waits and event is not None and event != before.event else None
+        return AT_ONCE if self.waits and event is not None and event != before.event else None
 
 
 def add_join(

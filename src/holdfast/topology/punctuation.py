@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 from holdfast.errors import TopologyError, did_you_mean
 from holdfast.settings.units import format_duration
 from holdfast.stores.access import Now
+from holdfast.stores.layouts.due import AT_ONCE
 from holdfast.stores.options import Length, millis
 
 Clock = Literal["stream", "wall"]
@@ -74,7 +75,7 @@ class Schedule:
         """
         if self.time == "wall":
             return (before.wall // self.every_ms + 1) * self.every_ms
-        return before.wall if self.fires(before, Now(before.wall, event)) else None
+        return AT_ONCE if self.fires(before, Now(before.wall, event)) else None
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ Entries in the expiry index are removed by tasks. Both are found with one look a
 have entries, but not when exactly: from the first time at which one of them can be hidden on, its store is due again
 after every hundredth of the slice.
 
-Event time passes only with records, so entries that it hides are never due. Windows that wait to be sent are due at
-once if the event clock of the version is past their time: the version that sends them is the next one.
+Event time passes only with records, so entries that it hides are never due. Windows that wait to be sent are due
+`AT_ONCE` if the event clock of the version is past their time: the version that sends them is the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.formats.times import time_at, time_bytes
@@ -21,9 +21,12 @@ from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split
 from holdfast.stores.layouts.waiting import drops_later, first_waiting
 from holdfast.stores.scans import close
 from holdfast.stores.spec import StoreSpec
+from holdfast.words import Millis
 
 STEPS = 100
 """In how many steps the entries of a slice are hidden."""
+AT_ONCE: Final = Millis(0)
+"""The time of what doesn't wait for the wall clock: what is due by event time, or after a start."""
 
 
 class Due(NamedTuple):
@@ -69,7 +72,7 @@ def next_due(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> Due:
     if drops_later(spec):
         waiting = first_waiting(bytes_)
         is_due = waiting is not None and now.event is not None and waiting <= now.event
-        return Due(tasks=now.wall if is_due else None)
+        return Due(tasks=AT_ONCE if is_due else None)
     # Of entries with a TTL of their own, the second in which they expire is marked.
     own = Due(_first_time(bytes_, EXPIRY_AREA + time_bytes(now.wall + 1)))
     return Due.soonest([Due(_next_in_slices(spec, bytes_, now)), own])
