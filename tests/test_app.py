@@ -29,11 +29,11 @@ from holdfast.pipeline.driver import TaskFailed
 from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint
 from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
-from holdfast.pipeline.spark import AppNameTaken
 from holdfast.pipeline.spark_errors import SparkRefused
 from holdfast.pipeline.trial_query import QueryRefused
 from holdfast.query.listening import AddressTaken
 from holdfast.states import AppState
+from holdfast.taken_names import AppNameTaken
 from holdfast.words import Version
 from tests.apps import ENGINES, NOON, Twice, entries_of, finish, game, get, points_app, read, settings, write
 from tests.log.making import timeline

@@ -18,13 +18,15 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.instance.client import StateClient
 from holdfast.log import names
+from holdfast.log.appfile import AppChanged
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.pipeline.sinks.runner import SinkFailed
-from holdfast.pipeline.spark import AppNameTaken
 from holdfast.states import AlreadyStarted, AppState
+from holdfast.taken_names import AppNameTaken, NotRunning
 from tests import s3
-from tests.apps import entries_of, finish, game, get, points_app, write
+from tests.apps import entries_of, finish, game, get, points_app, read, write
+from tests.cluster.processes import free_port
 from tests.freezing import freeze, frozen, wake
 from tests.test_app import wait_for
 
@@ -186,6 +188,79 @@ def test_a_name_is_taken_while_its_app_is_still_being_started(spark: SparkSessio
     assert finish(points_app(spark, tmp_path / "b")) == {"alice": {"games": 1, "points": 1}}
     sink.released.set()
     starting.join(TIMEOUT)
+
+
+def test_a_new_app_replaces_the_running_one_of_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    """As a cell of a notebook does that is run again, with changed code."""
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    rest = hf.RestSettings(port=free_port())
+    first = points_app(spark, tmp_path, rest=rest).start(replace=True)
+    first.process_all_available()
+    assert hf.running("points") is first
+    again = points_app(spark, tmp_path, rest=rest)
+    with pytest.raises(AppNameTaken, match=r"app\.start\(replace=True\).*hf\.running\('points'\)\.stop\(\)"):
+        again.start()
+    assert again.state is AppState.CREATED, "it can be started as the error says"
+    mistaken = points_app(spark, tmp_path, rest=rest, partitions=3)
+    with pytest.raises(AppChanged, match="partitions"):
+        mistaken.start(replace=True)
+    assert (first.state, hf.running("points")) == (AppState.RUNNING, first), "a mistake leaves the running one"
+    with pytest.raises(AlreadyStarted):
+        first.start(replace=True)
+    twice = points_app(spark, tmp_path, lambda stream: stream.with_column("points", "points * 100"), rest=rest)
+    write(tmp_path / "input", 2, [game("alice", 2)])
+    again.start(replace=True)
+    assert (first.state, hf.running("points")) == (AppState.STOPPED, again)
+    again.process_all_available()
+    with pytest.raises(NotRunning, match=r"No app 'point' runs in this process. Those that do: 'points'"):
+        hf.running("point")
+    twice.start(replace=True)
+    assert (again.state, twice.state) == (AppState.STOPPED, AppState.RUNNING)
+    write(tmp_path / "input", 3, [game("alice", 3)])
+    twice.process_all_available()
+    assert entries_of(twice) == {"alice": {"games": 3, "points": 303}}
+    twice.stop()
+    with pytest.raises(NotRunning, match="Those that do: none"):
+        hf.running("points")
+
+
+def test_an_app_that_ends_or_has_failed_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    hanging = Hanging()
+    rest = hf.RestSettings(port=free_port())
+    first = points_app(spark, tmp_path, sink=hf.foreach(hanging), stop_timeout="20s", rest=rest).start()
+    assert hanging.called.wait(TIMEOUT)
+    stopping = threading.Thread(target=first.stop)
+    stopping.start()
+    while first.state is not AppState.STOPPING:
+        time.sleep(0.001)
+    second = points_app(spark, tmp_path, sink=hf.foreach(lambda version, commit, rows: None), rest=rest)
+    if any(query.name == "points" for query in spark.streams.active):
+        with pytest.raises(AppNameTaken, match="An app named 'points' is ending on this Spark session"):
+            second.start()
+    hanging.released.set()
+    second.start(replace=True)
+    stopping.join(TIMEOUT)
+    assert (first.state, second.state) == (AppState.STOPPED, AppState.RUNNING)
+    second.query.stop()
+    wait_for(second, AppState.ERROR)
+    assert hf.running("points") is second, "its cause can be seen"
+    third = points_app(spark, tmp_path, sink=hf.foreach(lambda version, commit, rows: None), rest=rest)
+    third.start(replace=True)
+    third.process_all_available()
+    assert entries_of(third) == {"alice": {"games": 1, "points": 1}}
+    assert [query.name for query in spark.streams.active] == ["points"]
+    third.stop()
+
+
+def test_a_query_that_is_no_app_is_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    query = read(spark, tmp_path / "input").writeStream.queryName("points").format("noop").start()
+    try:
+        with pytest.raises(AppNameTaken, match="A streaming query named 'points' .* isn't that of an hf.App"):
+            points_app(spark, tmp_path).start(replace=True)
+    finally:
+        query.stop()
 
 
 def test_a_name_is_free_again_when_its_app_has_failed(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.app import App as App
+    from holdfast.app import running as running
     from holdfast.client.async_client import AsyncClient as AsyncClient
     from holdfast.client.client import Client as Client
     from holdfast.errors import ErrorCategory as ErrorCategory
@@ -97,7 +98,7 @@ if TYPE_CHECKING:
     from holdfast.topology.windows import tumbling as tumbling
 
 _HOMES = {
-    "holdfast.app": ("App",),
+    "holdfast.app": ("App", "running"),
     "holdfast.client.async_client": ("AsyncClient",),
     "holdfast.client.client": ("Client",),
     "holdfast.errors": ("ErrorCategory", "HoldfastError"),

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -32,8 +32,9 @@ from holdfast.planned import check_not_planned
 from holdfast.runtime import Description, OnEvent, OnRebalance, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
-from holdfast.states import AlreadyStarted, AppPaused, AppState, AppStopped, NotStarted
+from holdfast.states import ACTIVE, AlreadyStarted, AppPaused, AppState, AppStopped, NotStarted
 from holdfast.stores.options import Length
+from holdfast.taken_names import find, take_name
 from holdfast.terminal import run_in_terminal
 from holdfast.topology.aggregation import Table
 from holdfast.topology.endpoints import OwnEndpoint, checked_endpoints
@@ -99,7 +100,8 @@ class App(Listened):
 
     def __repr__(self) -> str:
         stores = [spec.name for spec in self._topology.stores]
-        return f"App({self.id!r}, state={str(self.state)!r}, version={self.version}, stores={stores!r})"
+        address = f", address={self.address!r}" if self.state in ACTIVE and self.address else ""
+        return f"App({self.id!r}, state={str(self.state)!r}, version={self.version}{address}, stores={stores!r})"
 
     # What a user describes
 
@@ -240,7 +242,7 @@ class App(Listened):
         Nothing is changed. `print(app.plan())` is for people.
         """
         self._topology.check_real_sources()
-        return plan(replace(self._description(), settings=self.settings.absolute()))
+        return plan(changed(self._description(), settings=self.settings.absolute()))
 
     # What a user runs
 
@@ -279,10 +281,12 @@ class App(Listened):
         """Spark's streaming query, for its progress and metrics."""
         return self._started().query
 
-    def start(self) -> App:
+    def start(self, *, replace: bool = False) -> App:
         """Starts instances, REST and the Spark query. Returns when every store is restored and was read once.
 
-        Raises AlreadyStarted for an app that was started before: a running one goes on.
+        Raises AlreadyStarted for an app that was started before: a running one goes on. Raises AppNameTaken while
+        another app of this id runs on the session: with `replace=True` that one is stopped, and this one continues. A
+        mistake that is found before leaves it running.
         """
         check_not_planned(self.id)
         if self._topology.is_empty:
@@ -292,14 +296,19 @@ class App(Listened):
             )
         check_sources(self._topology)
         self._topology.check_real_sources()
-        if not self._states.try_move(AppState.RESTORING):
+        if self.state is not AppState.CREATED:
             raise AlreadyStarted(self.id, self.state)
-        self._loaded = replace(self._loaded, settings=self.settings.absolute())
+        self._loaded = changed(self._loaded, settings=self.settings.absolute())
         if not any(node.source == DEAD_LETTERS for node in self._topology.sinks):
             self.dead_letters(files(str(Path(self.settings.base_dir, self.id, DEAD_LETTERS)), format="json"))
+        log = self.settings.log_url(self.id)
+        name = take_name(self, self.spark, log, self._ending.has_begun, replace=replace)
+        if not self._states.try_move(AppState.RESTORING):
+            name.free()
+            raise AlreadyStarted(self.id, self.state)
         try:
             with self._starting_or_stopping:
-                self._running = start(self._description(), self._states, self._ending)
+                self._running = start(self._description(), name, self._states, self._ending)
         except Interrupted:
             logger.info("app %s was stopped before it had started", self.id)
             self.stop()
@@ -313,14 +322,15 @@ class App(Listened):
             raise
         return self
 
-    def run(self) -> None:
+    def run(self, *, replace: bool = False) -> None:
         """Starts the app and returns when it is stopped, by Ctrl-C, SIGTERM or `stop()` from another thread.
 
-        Ctrl-C stops it as `stop()` does, and a second one ends it at once: Spark repeats the batch at the next start.
-        Raises the error that stopped the app, if one did; if nobody catches it, Python prints its message alone.
+        `replace=True` is as for `start`. Ctrl-C stops the app as `stop()` does, and a second one ends it at once: Spark
+        repeats the batch at the next start. Raises the error that stopped the app, if one did; if nobody catches it,
+        Python prints its message alone.
         """
         self._in_terminal = True
-        run_in_terminal(self, self._ending)
+        run_in_terminal(self, self._ending, lambda: self.start(replace=replace))
 
     def stop(self) -> None:
         """Ends the query after its batch, writes the sinks, stops the instances, within `stop_timeout`.
@@ -423,3 +433,11 @@ class App(Listened):
             if logger.hasHandlers() or not self._in_terminal:
                 logger.error("app %s stopped: %s", self.id, cause)  # else `run` raises it, and Python prints it
             self._alerts.publish(cause)
+
+
+def running(id: str) -> App:
+    """The app of this id in this process that was started last and isn't stopped. Raises NotRunning if there is none.
+
+    For a notebook, in which its variable may be gone: `hf.running("leaderboard").stop()`.
+    """
+    return cast("App", find(id))

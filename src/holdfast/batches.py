@@ -100,7 +100,7 @@ class BatchRunner:
         with contextlib.suppress(Interrupted):  # then the app stops
             self.wait_while_paused()
         # Without waiting for the lock: `between_batches` has it while it stops the query, which waits for the batch.
-        if self.ending.asked or self.ending.failed or not self._busy.acquire(blocking=False):
+        if self.ending.has_begun() or not self._busy.acquire(blocking=False):
             self._wait_until_interrupted(frame)
             raise Interrupted("The app is stopping. Spark repeats the batch at the next start.")
         self.number = number
@@ -209,6 +209,8 @@ class RunningQuery:
             )
 
     def _stop_query(self) -> None:
+        if self._spark_gone() is not None:
+            return
         try:
             if self.query.isActive:
                 self.query.stop()

@@ -75,6 +75,10 @@ class Ending:
     def failed(self) -> bool:
         return self._failure is not None
 
+    def has_begun(self) -> bool:
+        """Whether the app was asked to stop, or has failed."""
+        return self.asked or self.failed
+
     def left(self, share: float = ALL) -> float:
         """The seconds until this share of the time is used: all of the share until the app is asked to stop."""
         used = 0.0 if self._asked_at is None else self._clock.monotonic() - self._asked_at
@@ -98,7 +102,7 @@ class Ending:
     def pause(self, seconds: float) -> None:
         """Waits before another attempt. Raises when the app is asked to stop, or has failed."""
         with self._changed:
-            if self._changed.wait_for(lambda: self.asked or self.failed, seconds):
+            if self._changed.wait_for(self.has_begun, seconds):
                 raise Interrupted("The app stops before another attempt. The next start makes it.")
 
     def call(self, what: str, call: Callable[[], T]) -> T:

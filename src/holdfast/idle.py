@@ -199,7 +199,7 @@ class IdleVersions:
 
     def _make(self, subtopologies: Collection[str]) -> float:
         with self._making:
-            if self.ending.asked or self.ending.failed:
+            if self.ending.has_begun():
                 raise Interrupted("The app stops. The next start makes the version.")
             made = self.driver.advance(lambda step: self.compute(subtopologies, step))
         if made is None:

@@ -53,13 +53,14 @@ from holdfast.pipeline.protocol import DamagedCheckpoint, MissingVersions, NewCh
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, former, ordered
-from holdfast.pipeline.spark import JobGroup, check_limits, prepare_session, take_name
+from holdfast.pipeline.spark import JobGroup, check_limits, prepare_session
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.trial_query import check_query
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
+from holdfast.taken_names import TakenName
 from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.topology import Topology
 from holdfast.upkeep import clean_log, watch_leadership
@@ -141,22 +142,24 @@ class RunningApp:
         self.closing.close()
 
 
-def start(app: Description, states: StateMachine, ending: Ending) -> RunningApp:
+def start(app: Description, name: TakenName, states: StateMachine, ending: Ending) -> RunningApp:
     """Starts an app. Raises Interrupted when it is asked to stop meanwhile."""
     closing = contextlib.ExitStack()
     try:
-        return _started(app, states, ending, closing)
+        return _started(app, name, states, ending, closing)
     except BaseException:
         ending.ask()
         closing.close()
         raise
 
 
-def _started(app: Description, states: StateMachine, ending: Ending, closing: contextlib.ExitStack) -> RunningApp:
+def _started(
+    app: Description, name: TakenName, states: StateMachine, ending: Ending, closing: contextlib.ExitStack
+) -> RunningApp:
     faults.load_from_environment("driver")
     settings, topology = app.settings, app.topology
+    closing.callback(name.free)
     prepare_session(app.spark)
-    closing.callback(take_name(app.spark, app.id, lambda: ending.asked or ending.failed))
     check_folders(topology)
     check_columns(topology)
     frames = {source.name: source.frame for source in topology.sources if source.name in topology.used_sources}
@@ -169,6 +172,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     after = before.writer if before else None
     if may_be_led(log.storage, log.id, after):
         _check_before_takeover(app, log, before, ending)
+    name.make_way()
     ending.check()  # one that was given up, because the log didn't answer for long, takes over from nobody
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
     closing.callback(leadership.end)

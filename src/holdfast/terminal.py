@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -28,16 +28,15 @@ class Runnable(Protocol):
     def address(self) -> str | None: ...
     @property
     def metrics_address(self) -> str | None: ...
-    def start(self) -> object: ...
     def stop(self) -> None: ...
 
 
-def run_in_terminal(app: Runnable, ending: Ending) -> None:
-    """Starts an app and returns when it is stopped. Raises the error that stopped it, if one did."""
+def run_in_terminal(app: Runnable, ending: Ending, start: Callable[[], object]) -> None:
+    """Starts an app by `start` and returns when it is stopped. Raises the error that stopped it, if one did."""
     has_run = False
     try:
         with signals(ending):
-            app.start()
+            start()
             if app.state in ACTIVE:
                 has_run = True
                 _say(_running(app))

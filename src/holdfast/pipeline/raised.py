@@ -27,4 +27,5 @@ def _place(error: BaseException) -> str:
     if not frames:
         return ""
     last = frames[-1]
-    return f" (at {last.filename}:{last.lineno}, in {last.name}: {last.line or 'no source'})"
+    line = f": {last.line}" if last.line else ""  # a cell of a notebook has no file
+    return f" (at {last.filename}:{last.lineno}, in {last.name}{line})"

@@ -12,8 +12,7 @@ import os
 import re
 import shutil
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -74,12 +73,6 @@ ROWS_TO_FUNCTIONS = {
 
 _SOURCE, _SOURCE_PACKAGE = "holdfast", "pyspark_holdfast"
 """The Spark source, and the package in which Spark finds it by itself."""
-
-
-class AppNameTaken(HoldfastError):
-    """Another app with the same id runs on the Spark session."""
-
-    category = ErrorCategory.INVALID
 
 
 class JavaMissing(HoldfastError):
@@ -247,35 +240,3 @@ class JobGroup:
             self.context.cancelJobGroup(self.name)
         except (Py4JError, OSError) as error:
             logger.warning("Spark's jobs could not be cancelled, its JVM is gone: %s", error)
-
-
-_starting: dict[tuple[str, str], Callable[[], bool]] = {}
-"""By session and app: whether the app that was started there, and perhaps has no query yet, has stopped or failed."""
-_taking = threading.Lock()
-
-
-def take_name(session: SparkSession, app: str, is_given_up: Callable[[], bool]) -> Callable[[], None]:
-    """Takes the name of an app's query, of which Spark allows one per session, and returns what frees it.
-
-    Raises if another app of this id runs on the session, or is being started.
-    """
-    java: Any = session._jsparkSession
-    key = str(java.sessionUUID()), app
-    running = next((query for query in session.streams.active if query.name == app), None)
-    with _taking:
-        other = _starting.get(key)
-        if running is not None or (other is not None and not other()):
-            found = "is being started" if running is None else "runs"
-            query = f" (Spark query {running.id}, run {running.runId})" if running is not None else ""
-            raise AppNameTaken(
-                f"An app named {app!r} {found} on this Spark session already{query}. Stop it first. To run two apps at "
-                f"once, give this one another id than {app!r}, also if its folders are different."
-            )
-        _starting[key] = is_given_up
-
-    def free() -> None:
-        with _taking:
-            if _starting.get(key) is is_given_up:
-                del _starting[key]
-
-    return free
