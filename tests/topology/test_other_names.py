@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.errors import TopologyError
-from holdfast.testing import records
+from holdfast.testing import TestDriver, records
 from holdfast.topology.other_names import Named
 
 CASES = {
@@ -153,3 +153,27 @@ def test_every_output_is_a_stream_by_its_own_key_or_by_another_one() -> None:
     renamed = stream.process(Passing, output="who string, n bigint", name="renamed")
     with pytest.raises(TopologyError, match=r"lacks 'player' of the key .* to_stream\(key='who'\)"):
         renamed.to_stream()
+
+
+def test_select_keeps_what_orders_the_records() -> None:
+    app = hf.App("kafka")
+    columns = "player string, points bigint, at timestamp, partition int, offset bigint"
+    stream = app.stream(records(columns), key="player", timestamp="at", name="games")
+    points = stream.select("points", "player")
+    assert points.columns == ["points", "player", "at", "partition", "offset"]
+    last = points.group_by().aggregate(points=hf.last("points")).store("last")
+    last.to_stream().select("player", "points").group_by("points").count().store("counts")
+    driver = TestDriver(app)
+    game = {"player": "ann", "at": 1_893_456_000_000, "partition": 0}
+    driver.pipe("games", [{**game, "points": 5, "offset": 8}, {**game, "points": 3, "offset": 7}])
+    assert driver.store("last").get("ann") == {"points": 5}, "by position"
+    assert driver.store("counts").items() == [(5, {"count": 1})], "the rows of a table have a time and position too"
+    with pytest.raises(TopologyError, match=r"drop\('offset'\): records are ordered by .* Leave it in"):
+        stream.drop("player", "offset")
+
+
+@pytest.mark.spark
+def test_select_of_expressions_keeps_what_orders_the_records(spark: SparkSession) -> None:
+    stream = hf.App("names").stream(records("player string, n bigint, at timestamp"), key="player", timestamp="at")
+    assert stream.select("player", F.expr("n * 2 AS n")).columns == ["player", "n", "at"]
+    assert stream.select("player", F.expr("at + INTERVAL 1 DAY AS at")).columns == ["player", "at"]

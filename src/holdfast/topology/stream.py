@@ -40,7 +40,7 @@ from holdfast.topology.plain_frames import spark_frame
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, check_on_error, timed
 from holdfast.topology.reducing import Reduced, aggregate_with, reduce
-from holdfast.topology.steps import Computed, Filter, FlatMap, PlainStep, Projection
+from holdfast.topology.steps import Computed, Filter, FlatMap, PlainStep, Projection, quoted
 from holdfast.topology.topology import Branch, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
@@ -87,6 +87,11 @@ class Stream(Named):
         return hidden_of(each.origin for each in self.branches)
 
     @property
+    def _ordering(self) -> tuple[str, ...]:
+        """The columns by which its records are ordered."""
+        return (*([self.timestamp] if self.timestamp else []), *self.position)
+
+    @property
     def failures(self) -> OnError:
         """What happens to a record for which an expression fails."""
         return self.topology.on_error if self.chosen is None else self.chosen
@@ -120,14 +125,20 @@ class Stream(Named):
     filter = where
 
     def select(self, *columns: str | Column) -> Stream:
-        """Keeps these columns or expressions. Key and event time must be among them."""
+        """Keeps these columns or expressions, and those that order the records: event time and source position."""
         names = [column for column in columns if isinstance(column, str) and column.isidentifier()]
         where = f"select({', '.join(map(written, columns))})"
         check_selected(self.frame, columns, where)
         if len(names) < len(columns):
-            return self._computed(lambda df: df.select(*columns), where)
+
+            def chosen(df: DataFrame) -> DataFrame:
+                found = df.select(*columns).columns
+                return df.select(*columns, *(quoted(name) for name in self._ordering if name not in found))
+
+            return self._computed(chosen, where)
         for name in names:
             check_column(self.frame, name, where)
+        names += [name for name in self._ordering if name not in names]
         return self._with(Projection(tuple((name, name) for name in names)), where)
 
     def with_column(self, name: str, value: str | Column) -> Stream:
@@ -142,6 +153,11 @@ class Stream(Named):
 
     def drop(self, *columns: str) -> Stream:
         """Leaves these columns out."""
+        if needed := [name for name in columns if name in self._ordering]:
+            raise TopologyError(
+                f"drop({needed[0]!r}): records are ordered by their event time and position, and {needed[0]!r} is one "
+                "of these columns. Leave it in; aggregates, and the events of a processor, take what they name."
+            )
         return self.transform(Projection(tuple((name, name) for name in self.frame.columns if name not in columns)))
 
     def flat_map(self, values: str | Column, name: str) -> Stream:
