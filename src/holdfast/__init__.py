@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.states import AppState as AppState
     from holdfast.stores.access import DictBytes as DictBytes
     from holdfast.stores.access import Now as Now
+    from holdfast.stores.formats.keys import decimal as decimal
     from holdfast.stores.kinds.base import NotBound as NotBound
     from holdfast.stores.kinds.base import Store as Store
     from holdfast.stores.kinds.global_store import GlobalStore as GlobalStore
@@ -123,6 +124,7 @@ _HOMES = {
     "holdfast.settings.sql": ("SqlSettings",),
     "holdfast.states": ("AppState",),
     "holdfast.stores.access": ("DictBytes", "Now"),
+    "holdfast.stores.formats.keys": ("decimal",),
     "holdfast.stores.kinds.base": ("NotBound", "Store"),
     "holdfast.stores.kinds.global_store": ("GlobalStore",),
     "holdfast.stores.kinds.keyvalue": ("KeyValueStore", "ReadOnlyKeyValueStore"),

@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 import struct
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, render_scalar
 from holdfast.stores.formats.types import Field, Schema
+from tests.stores.making import decimals
 
 
 def _ints(bits: int) -> st.SearchStrategy[int]:
@@ -29,6 +31,9 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "date": st.dates(),
     "timestamp": st.datetimes(timezones=st.just(dt.UTC)),
     "timestamp_ntz": st.datetimes(),
+    "decimal(1,1)": decimals(1, 1),
+    "decimal(5,0)": decimals(5, 0),
+    "decimal(38,10)": decimals(38, 10),
 }
 
 
@@ -73,6 +78,7 @@ def test_any_text_is_a_key_or_an_error_with_an_example(text: str, types: list[st
 
 
 INVALID = {
+    "decimal(5,2)": ["1000", "1.001", "1e2", "NaN", "Infinity", "1,5", "", ".", "-", "0x1", "٣", "9" * 5000, " 1"],
     "tinyint": ["128"],
     "smallint": ["-32769"],
     "int": ["2147483648"],
@@ -133,3 +139,24 @@ def test_both_base64_alphabets_are_read() -> None:
 
 def test_nan_and_infinity_are_text_in_json() -> None:
     assert [render_scalar(x) for x in (math.nan, math.inf, -math.inf, 1.5)] == ["NaN", "Infinity", "-Infinity", 1.5]
+
+
+@pytest.mark.parametrize("text", ["12.5", "12.50", "012.500", "12.5000000000000000000000000"])
+def test_a_decimal_is_the_same_key_with_other_zeros(text: str) -> None:
+    assert parse_key(Schema.of(k="decimal(10,2)"), text) == (Decimal("12.50"),)
+
+
+@pytest.mark.parametrize("written", ["12345678901234567890.12", '"12345678901234567890.12"'])
+def test_a_decimal_in_an_array_keeps_its_digits_as_number_and_as_text(written: str) -> None:
+    schema = Schema.of(k="string", spent="decimal(30,2)", rate="double")
+    found = parse_key(schema, f'["ann", {written}, 1.5]')
+    assert found == ("ann", Decimal("12345678901234567890.12"), 1.5)
+    assert isinstance(found[2], float)
+    assert key_text(schema, found) == '["ann","12345678901234567890.12",1.5]'
+
+
+@pytest.mark.parametrize("kind", ["double", "float", "decimal(10,2)", "bigint", "string"])
+@pytest.mark.parametrize("number", ["1e9999999999999999999", "1.0e400", "9" * 5000 + ".5"])
+def test_any_number_in_an_array_is_a_key_or_refused(kind: str, number: str) -> None:
+    with pytest.raises(BadKeyText):
+        parse_key(Schema.of(a="string", b=kind), f'["a",{number}]')

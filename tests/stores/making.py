@@ -4,6 +4,7 @@ import datetime as dt
 import math
 import struct
 from collections.abc import Iterable, Mapping
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,10 @@ KEY_TYPES = (
     "date",
     "timestamp",
     "timestamp_ntz",
+    "decimal(1,1)",
+    "decimal(18,2)",
+    "decimal(19,0)",
+    "decimal(38,10)",
 )
 
 _texts = st.one_of(st.text(max_size=12), st.text(alphabet="a\0\x01ÿ😀", max_size=6))
@@ -37,6 +42,15 @@ _singles = st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, math.nan, 
 def whole(bits: int) -> st.SearchStrategy[int]:
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     return st.one_of(st.integers(low, high), st.sampled_from([low, -1, 0, 1, high]))
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    """All digits that the type has, and those around zero."""
+    most = 10**precision - 1
+    edges = [-most, -1, 0, 1, most]
+    return st.one_of(
+        st.integers(-most, most), st.integers(-300, 300).filter(lambda n: abs(n) <= most), st.sampled_from(edges)
+    ).map(lambda number: Decimal(number).scaleb(-scale, Context(prec=76)))
 
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -52,8 +66,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "date": st.dates(),
     "timestamp": _naive.map(lambda moment: moment.replace(tzinfo=dt.UTC)),
     "timestamp_ntz": _naive,
-    "decimal(10,2)": st.decimals(min_value=-99999999, max_value=99999999, places=2),
-    "decimal(38,10)": st.decimals(min_value=-(10**27), max_value=10**27, places=10),
+    "decimal(1,1)": decimals(1, 1),
+    "decimal(10,2)": decimals(10, 2),
+    "decimal(18,2)": decimals(18, 2),
+    "decimal(19,0)": decimals(19, 0),
+    "decimal(38,10)": decimals(38, 10),
 }
 
 

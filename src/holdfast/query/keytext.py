@@ -19,12 +19,23 @@ from functools import partial
 import msgspec
 
 from holdfast.errors import BadKey
+from holdfast.stores.formats.scalars import from_unscaled, unscaled
 from holdfast.stores.formats.types import Field, Schema
 
 _INTS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _FLOATS = ("float", "double")
 _NUMBER = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|NaN|-?Infinity")
+_PLAIN = re.compile(r"-?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})")
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
+
+
+class _Written(str):
+    """A number in JSON that isn't a whole one, as it is written: all its digits may count."""
+
+    __slots__ = ()
+
+
+_decode = msgspec.json.Decoder(float_hook=_Written).decode
 
 _EXAMPLES: dict[str, object] = {
     "string": "alice",
@@ -75,8 +86,15 @@ def example(schema: Schema) -> str:
     '["all","alice"]'
     """
     # The group of a leaderboard of all rows has one key.
-    values = ["all" if field.name == "_all" else _EXAMPLES.get(field.type, "alice") for field in schema.fields]
+    values = ["all" if field.name == "_all" else _example_of(field) for field in schema.fields]
     return _text(values[0] if len(values) == 1 else values)
+
+
+def _example_of(field: Field) -> object:
+    kind = field.field_type
+    if kind.name == "decimal":
+        return render_scalar(from_unscaled(field, 10 ** min(kind.scale, kind.precision - 1)))
+    return _EXAMPLES[field.type]
 
 
 def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object, ...]:
@@ -90,7 +108,7 @@ def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object,
     if len(schema.fields) == 1:
         return key_parser(schema)(text)
     try:
-        parts = msgspec.json.decode(text.encode())
+        parts = _decode(text.encode())
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         raise BadKeyText(schema, f"{text[:200]!r} is not a JSON array.") from None
     if not isinstance(parts, list):
@@ -184,17 +202,23 @@ def _expectation(schema: Schema) -> str:
     if len(schema.fields) > 1:
         return "a JSON array of its components"
     kind = schema.fields[0].type
-    return f"{'an' if kind == 'int' else 'a'} {kind}" + (f" ({_HINTS[kind]})" if kind in _HINTS else "")
+    hint = "plain digits, no exponent" if schema.fields[0].field_type.name == "decimal" else _HINTS.get(kind)
+    return f"{'an' if kind == 'int' else 'a'} {kind}" + (f" ({hint})" if hint else "")
 
 
 def _component_text(schema: Schema, field: Field, part: object) -> str:
     """A component of a JSON array as the text it would be alone, if its JSON type is one the field can be."""
     match part:
+        case _Written():
+            if field.type in _FLOATS or field.field_type.name == "decimal":
+                return str(part)
         case bool() if field.type == "boolean":
             return "true" if part else "false"
         case int() if (field.type in _INTS or field.type in _FLOATS) and not isinstance(part, bool):
             return str(part)
-        case float() if field.type in _FLOATS:
+        case int() if field.field_type.name == "decimal" and not isinstance(part, bool):
+            return str(part)
+        case float() if field.type in _FLOATS or field.field_type.name == "decimal":
             return repr(part)
         case str() if field.type in _FLOATS and part in ("NaN", "Infinity", "-Infinity"):
             return part
@@ -211,6 +235,8 @@ def _parse(schema: Schema, field: Field, text: str, shown: object) -> object:
 
 
 def _parser(field: Field) -> Callable[[str], object]:
+    if field.field_type.name == "decimal":
+        return partial(_parse_decimal, field)
     return _PARSERS.get(field.type) or partial(_parse_int, bits=_INTS[field.type])
 
 
@@ -246,6 +272,16 @@ def _parse_float(text: str) -> float:
     """The nearest 32-bit number: 0.1 in a URL is the 0.1 that Spark's `float` column holds."""
     value: float = struct.unpack("<f", struct.pack("<f", _parse_double(text)))[0]
     return value
+
+
+def _parse_decimal(field: Field, text: str) -> Decimal:
+    """All digits count: a text with more of them than the type has isn't a key."""
+    if not _PLAIN.fullmatch(text):
+        raise ValueError(text)
+    try:
+        return from_unscaled(field, unscaled(field, Decimal(text), BadKey))
+    except BadKey:
+        raise ValueError(text) from None
 
 
 def _parse_boolean(text: str) -> bool:

@@ -4,9 +4,10 @@ The stores are the real ones, in memory. A version ends as it does in a task: ch
 and the next record is processed by a new object of the processor. So a test behaves as an app does.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from decimal import Decimal
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from holdfast.pipeline.undoing import UndoableState
 from holdfast.pipeline.values import output_table
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.formats.keys import encode_key, key_schema
+from holdfast.stores.formats.keys import encode_key, key_schema_of
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, FieldType, Schema
 from holdfast.stores.kinds.base import millis
@@ -61,6 +62,7 @@ class DeadLetter(NamedTuple):
 
 
 _PLENTY = 1 << 40
+_ANY_DECIMAL = FieldType("decimal", 38, 18)
 _NO_ROWS = Schema((Field("unknown", "string"),))
 _START = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
@@ -241,7 +243,7 @@ class ProcessorTest:
             self._running = RunningProcessor(
                 [BoundProcessor(self._processor, self._specs, context, tables)],
                 self._states,
-                key=_schema_of(key),
+                key=_schema_of(key, [spec.key for _, spec in self._specs]),
                 count=self._count_of_store,
                 on_error=self._on_error,
             )
@@ -349,6 +351,12 @@ def tables_in_memory(
     return found
 
 
-def _schema_of(key: object) -> Schema:
-    types = tuple(type(part) for part in key) if isinstance(key, tuple) else (type(key),)
-    return key_schema(types[0] if len(types) == 1 else tuple[types])  # type: ignore[valid-type]
+def _schema_of(key: object, stores: Sequence[Schema]) -> Schema:
+    """The key of the stream. A decimal has the digits that a store's key of as many parts has."""
+    parts = key if isinstance(key, tuple) else (key,)
+    types: list[Any] = [type(part) for part in parts]
+    for place, part in enumerate(parts):
+        if isinstance(part, Decimal):
+            known = [schema.fields[place].field_type for schema in stores if len(schema.fields) == len(parts)]
+            types[place] = next((each for each in known if each.name == "decimal"), _ANY_DECIMAL)
+    return key_schema_of(tuple(types))

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +12,13 @@ from hypothesis import given
 from holdfast.errors import BadKey, BadValue, DamagedObject, TopologyError
 from holdfast.stores.formats.keys import (
     MAX_KEY_BYTES,
+    decimal,
     decode_key,
     decode_keys,
     encode_key,
     encode_keys,
     key_schema,
+    key_schema_of,
     prefix_range,
 )
 from holdfast.stores.formats.rows import encode_rows
@@ -41,6 +44,11 @@ GOLDEN: list[tuple[Schema, tuple[Any, ...], str]] = [
     (Schema.of(k="date"), (dt.date(1969, 12, 31),), "017fffffffffffffff"),
     (Schema.of(k="timestamp"), (NOON,), "0180061283ffaff001"),
     (Schema.of(k="timestamp_ntz"), (NOON.replace(tzinfo=None),), "0180061283ffaff001"),
+    (Schema.of(k="decimal(4,2)"), (Decimal("1.5"),), "018000000000000096"),
+    (Schema.of(k="decimal(18,2)"), (Decimal("-0.01"),), "017fffffffffffffff"),
+    (Schema.of(k="decimal(19,2)"), (Decimal("-0.01"),), "017f" + "ff" * 15),
+    (Schema.of(k="decimal(38,0)"), (Decimal(10**38 - 1),), "01cb3b4ca85a86c47a098a223fffffffff"),
+    (Schema.of(a="decimal(9,2)", b="string"), (Decimal("2.00"), "x"), "0180000000000000c878"),
     (Schema.of(a="string", b="bigint"), ("a\0", 5), "016100ff00008000000000000005"),
     (Schema.of(a="binary", b="string", c="boolean"), (b"", "x", False), "0100007800" + "0000"),
 ]
@@ -128,9 +136,27 @@ def test_columns_of_a_related_type_are_cast() -> None:
     assert len(encode_keys(schema, chunked)) == 2
 
 
-def test_a_decimal_is_rejected() -> None:
-    with pytest.raises(BadKey, match="decimal can't be a key. Use string"):
-        encode_key(Schema.of(k="decimal(4,2)"), (1,))
+@pytest.mark.parametrize("value", ["0.001", "100", "-100", "NaN", "Infinity", "1e9999999", "1." + "0" * 90 + "1"])
+def test_a_decimal_with_more_digits_than_the_type_is_rejected(value: str) -> None:
+    with pytest.raises(BadKey, match="k="):
+        encode_key(Schema.of(k="decimal(4,2)"), (Decimal(value),))
+
+
+def test_a_decimal_of_other_digits_is_the_same_key() -> None:
+    """Whatever zeros it is written with, in Python and in a column of another scale."""
+    schema = Schema.of(k="decimal(10,2)")
+    wanted = encode_key(schema, (Decimal("1.50"),))
+    assert {encode_key(schema, (each,)) for each in (Decimal("1.5"), Decimal("1.5000"), Decimal("15e-1"))} == {wanted}
+    column = pa.array([Decimal("1.5")], pa.decimal128(30, 1))
+    assert encode_keys(schema, [column]).to_pylist() == [wanted]
+    with pytest.raises(BadKey, match="doesn't fit decimal"):
+        encode_keys(schema, [pa.array([Decimal("1.555")], pa.decimal128(10, 3))])
+
+
+def test_the_digits_of_a_declared_decimal_are_named() -> None:
+    assert str(key_schema_of((str, decimal(12, 2)))) == "key_1 string, key_2 decimal(12,2)"
+    with pytest.raises(TopologyError, match=r"Decimal alone is not a key type.*hf.decimal\(12, 2\)"):
+        key_schema_of(Decimal)
 
 
 @pytest.mark.parametrize(

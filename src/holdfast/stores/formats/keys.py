@@ -5,18 +5,21 @@ the byte 0x01 (this format) and its components, one after the other:
 
     integers, date, timestamps   8 bytes, big-endian, sign bit flipped (days, microseconds since 1970)
     boolean                      1 byte
+    decimal                      the number without its point: 8 bytes for up to 18 digits, 16 for more, big-endian,
+                                 sign bit flipped. The scale is that of the type
     float, double                8 bytes: the IEEE bits, all flipped if negative, otherwise only the sign; -0.0 is 0.0,
                                  and there is one NaN, greater than every number
     string (UTF-8), binary       last component: unchanged. Before others: 0x00 becomes 0x00FF, and 0x0000 ends it, so
                                  that "a" sorts before "a\\0" and both before "aa", whatever comes next
 
-Keys beginning with 0x00 belong to the engines. A decimal can't be a key: its bytes would depend on the scale.
+Keys beginning with 0x00 belong to the engines.
 """
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import lru_cache
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +35,7 @@ from holdfast.stores.formats.byte_columns import (
     offsets_of,
 )
 from holdfast.stores.formats.key_components import Component, component_of, damaged, key_column, other_parts
-from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.formats.types import Field, FieldType, Schema
 
 FORMAT = b"\x01"
 MAX_KEY_BYTES = 64 * 1024
@@ -64,6 +67,15 @@ def key_schema(python: Any) -> Schema:
     if not parts or Ellipsis in parts:
         raise TopologyError(f"{python} is not a key type: a tuple names the type of each part, as in tuple[str, int].")
     return Schema(tuple(Field(f"key_{n}", _key_type(part)) for n, part in enumerate(parts, start=1)))
+
+
+def decimal(precision: int, scale: int = 0) -> type[Decimal]:
+    """The type of a key that is a decimal, with the digits of the stream's column: `key=hf.decimal(12, 2)`.
+
+    >>> print(key_schema_of((str, decimal(12, 2))))
+    key_1 string, key_2 decimal(12,2)
+    """
+    return cast(type[Decimal], FieldType.parse(f"decimal({precision},{scale})"))
 
 
 def key_schema_of(key: Any) -> Schema:
@@ -222,9 +234,16 @@ def _fixed(rows: int, lead: bytes, run: Sequence[Bytes]) -> pa.Array | pa.Scalar
 
 
 def _key_type(python: Any) -> str:
+    if isinstance(python, FieldType):
+        return str(python)
+    if python is Decimal:
+        raise TopologyError(
+            "Decimal alone is not a key type: how many digits it has decides how a key is stored, and in which "
+            "partition. Write hf.decimal(12, 2), with the digits of the column."
+        )
     name = _KEY_TYPES.get(python)
     if name is None:
-        known = ", ".join(each.__name__ for each in _KEY_TYPES)
+        known = ", ".join([*(each.__name__ for each in _KEY_TYPES), "hf.decimal(12, 2)"])
         raise TopologyError(
             f"{getattr(python, '__name__', python)} is not a key type. Use one of {known}, or a tuple of them."
         )

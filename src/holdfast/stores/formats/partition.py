@@ -6,7 +6,9 @@ key or for whole columns. A test compares it with Spark for every key type. Spec
 
 - integers up to 32 bits and dates hash as one 32-bit word, bigint and timestamps as two: 5 and 5L hash differently;
 - each of the last 1 to 3 bytes of a text is mixed in as a signed word of its own, unlike in Murmur3;
-- -0.0 hashes like 0.0, and all NaNs hash alike.
+- -0.0 hashes like 0.0, and all NaNs hash alike;
+- a decimal hashes as its number without the point: of up to 18 digits as a bigint, of more as the fewest big-endian
+  bytes of its two's complement.
 """
 
 import struct
@@ -20,8 +22,8 @@ import pyarrow as pa
 
 from holdfast.errors import BadKey
 from holdfast.stores.formats import scalars
-from holdfast.stores.formats.byte_columns import bytes_of, lengths_of, offsets_of
-from holdfast.stores.formats.key_components import component_of, fixed_numbers, key_column, other_parts
+from holdfast.stores.formats.byte_columns import bytes_of, from_offsets, lengths_of, offsets_of
+from holdfast.stores.formats.key_components import component_of, decimal_words, fixed_numbers, key_column, other_parts
 from holdfast.stores.formats.types import Field, Schema
 
 SEED = 42
@@ -99,9 +101,18 @@ def _hasher(field: Field) -> Callable[[object, int], int]:
     def hash_long(value: object, seed: int) -> int:
         return _hash_long(scalars.whole_number(field, value, BadKey), seed)
 
+    def hash_decimal(value: object, seed: int) -> int:
+        number = scalars.unscaled(field, value, BadKey)
+        if field.field_type.fits_long:
+            return _hash_long(number, seed)
+        size = (number if number >= 0 else ~number).bit_length() // 8 + 1
+        return _hash_bytes(number.to_bytes(size, "big", signed=True), seed)
+
     match field.field_type.name:
         case "string" | "binary":
             return hash_text
+        case "decimal":
+            return hash_decimal
         case "float":
             return hash_float
         case "double":
@@ -148,7 +159,9 @@ def _hash_column(field: Field, column: pa.Array, seeds: Words) -> Words:
         return _hash_texts(column, seeds)
     if name == "boolean":
         return _finish_all(_mix_all(seeds, column.cast(pa.uint8()).to_numpy().astype(np.uint32)), 4)
-    numbers = fixed_numbers(column)
+    if name == "decimal" and not field.field_type.fits_long:
+        return _hash_texts(_shortest(column), seeds)
+    numbers = decimal_words(column)[0] if name == "decimal" else fixed_numbers(column)
     if name in ("float", "double"):
         numbers = numbers + numbers.dtype.type(0)  # one zero
         bits = numbers.view(np.uint32 if name == "float" else np.uint64)
@@ -156,9 +169,22 @@ def _hash_column(field: Field, column: pa.Array, seeds: Words) -> Words:
         numbers = bits
     if name in ("float", *_ONE_WORD):
         return _finish_all(_mix_all(seeds, numbers.astype(np.uint32)), 4)
-    words = numbers.view(np.uint64)
+    words = numbers.view(np.uint64) if name != "decimal" else numbers
     low, high = words.astype(np.uint32), (words >> np.uint64(32)).astype(np.uint32)
     return _finish_all(_mix_all(_mix_all(seeds, low), high), 8)
+
+
+def _shortest(column: pa.Array) -> pa.BinaryArray:
+    """Decimals without their points, as the fewest big-endian bytes of their two's complement."""
+    low, high = decimal_words(column)
+    rows = np.column_stack([high, low]).byteswap().view(np.uint8).reshape(len(column), 16)
+    sign = np.where(rows[:, :1] >= 128, np.uint8(255), np.uint8(0))
+    # A first byte that only repeats the sign of the next one is left out.
+    repeats = (rows[:, :-1] == sign) & ((rows[:, 1:] >= 128) == (sign > 0))
+    first = np.cumprod(repeats, axis=1, dtype=np.uint8).sum(axis=1, dtype=np.int32)
+    data = rows[np.arange(16) >= first[:, None]]
+    offsets = np.concatenate([[0], np.cumsum(16 - first)]).astype(np.int32)
+    return from_offsets(offsets, data)
 
 
 def _hash_texts(column: pa.Array, seeds: Words) -> Words:

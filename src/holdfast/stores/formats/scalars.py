@@ -7,7 +7,7 @@ itself within its width. A value that doesn't fit is rejected here, with the fie
 import datetime as dt
 import math
 import struct
-from decimal import Context, Decimal
+from decimal import Context, Decimal, Inexact
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_NTZ = _EPOCH.replace(tzinfo=None)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _F32 = struct.Struct("<f")
-_DIGITS = Context(prec=76)
+_EXACT = Context(prec=76, traps=[Inexact])
 _KEYS = ("str", "bytes", "int", "float", "bool", "date", "datetime")
 
 
@@ -108,15 +108,20 @@ def unscaled(field: Field, value: object, error: type[HoldfastError]) -> int:
     if not isinstance(value, Decimal) or not value.is_finite():
         raise wrong(field, value, error)
     kind = field.field_type
-    shifted = _DIGITS.scaleb(value, kind.scale)
-    number = int(shifted)
-    if number != shifted or abs(number) >= 10**kind.precision:
-        raise error(f"{field.name}={value} doesn't fit {field.type}. Round it, or use another type.")
-    return number
+    if value and value.adjusted() < kind.precision - kind.scale:
+        try:
+            shifted = _EXACT.scaleb(value, kind.scale)
+            if shifted == (number := int(shifted)):
+                return number
+        except Inexact:
+            pass  # it has more digits than any type
+    elif not value:
+        return 0
+    raise error(f"{field.name}={shown(value)} doesn't fit {field.type}. Round it, or use another type.")
 
 
 def from_unscaled(field: Field, number: int) -> Decimal:
-    return _DIGITS.scaleb(Decimal(number), -field.field_type.scale)
+    return _EXACT.scaleb(Decimal(number), -field.field_type.scale)
 
 
 def wrong(field: Field, value: object, error: type[HoldfastError]) -> HoldfastError:

@@ -31,6 +31,7 @@ _TYPES: dict[str, tuple[pa.DataType, type]] = {
 }
 _OTHER_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_LONG_DIGITS = 18
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 NAMES = (*_TYPES, "decimal(p,s)")
@@ -85,6 +86,11 @@ class FieldType:
     @property
     def python(self) -> type:
         return Decimal if self.name == "decimal" else _TYPES[self.name][1]
+
+    @property
+    def fits_long(self) -> bool:
+        """Whether a decimal without its point fits 64 bits, whatever its digits. Spark hashes and stores it as such."""
+        return self.precision <= _LONG_DIGITS
 
     @property
     def bits(self) -> int | None:
