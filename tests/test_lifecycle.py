@@ -352,7 +352,7 @@ class Running:
         self.errors = self.process.stderr
         while "is running" not in (line := self.errors.readline()):
             assert line, "the program has ended"
-        self.address = line.split("Query it: ")[1].strip()
+        self.address = line.split("Query it: ")[1].split()[0].rstrip(".,;")
         while not (folder / "busy").exists():
             time.sleep(0.01)
 
