@@ -1,5 +1,8 @@
 """What a test gives to the driver and asks it for: records, the names of outputs, and columns that aren't there."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -123,3 +126,21 @@ def test_final_rows_that_nobody_has_asked_for_are_an_error_that_says_how() -> No
     stream.group_by().window(hf.tumbling("1m")).count().store("minutes")
     with pytest.raises(TopologyError, match=r"no table sends final rows. .*: table.final\(\)"):
         TestDriver(app).output("minutes/final")
+
+
+STEP = """
+import holdfast as hf
+from holdfast.testing import records
+stream = hf.App("steps").stream(records("player string, points bigint"), key="player")
+stream.with_column("double", "points * 2")
+"""
+
+
+def test_a_step_that_needs_spark_says_so_before_it_starts_it() -> None:
+    """Here there is no Java: what is said comes before the attempt."""
+    environment = {**os.environ, "PATH": "", "JAVA_HOME": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", STEP], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert "Spark is started on this machine, which takes some seconds: a step or an expression" in done.stderr
