@@ -252,6 +252,16 @@ def test_a_deleted_folder_is_created_again(tmp_path: Path) -> None:
     assert storage.get("a/1") == b"y"
 
 
+def test_an_object_is_replaced_in_a_folder_that_was_deleted_with_the_log(tmp_path: Path) -> None:
+    """A server writes its heartbeats on when the log was replaced by a backup without the folder of heartbeats."""
+    storage = LocalStorage(tmp_path / "log", fsync=False)
+    storage.replace("group/members/a.json", b"1")
+    (tmp_path / "log").rename(tmp_path / "away")
+    (tmp_path / "log").mkdir()
+    storage.replace("group/members/a.json", b"2")
+    assert storage.get("group/members/a.json") == b"2"
+
+
 def test_temporary_files_of_a_killed_process_are_deleted_after_a_day(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     storage.create("a", b"x")

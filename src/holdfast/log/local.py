@@ -86,7 +86,7 @@ class LocalStorage:
         self._attempt(name, lambda: self._create(self._path(name), lambda: _chunks(path)), writes=True)
 
     def replace(self, name: str, data: bytes) -> None:
-        self._attempt(name, lambda: self._replace(self._path(name), data), writes=True)
+        self._attempt(name, lambda: self._in_folder(lambda: self._replace(self._path(name), data)), writes=True)
 
     def get(self, name: str) -> bytes:
         return self._attempt(name, lambda: self._path(name).read_bytes())
@@ -119,14 +119,18 @@ class LocalStorage:
         return f"{self._root}/{name}"
 
     def _create(self, path: Path, chunks: Callable[[], Iterable[bytes]]) -> Put:
-        try:
-            put = self._linked(path, chunks())
-        except FileNotFoundError:
-            self._durable.clear()  # the folder was deleted in the meantime
-            put = self._linked(path, chunks())
+        put = self._in_folder(lambda: self._linked(path, chunks()))
         # Even if another process was first: its fsync may be pending, and the caller relies on the object.
         self._sync_folder(path.parent)
         return put
+
+    def _in_folder(self, write: Callable[[], T]) -> T:
+        """The result of a write, which is repeated if the folder was deleted, or the log replaced by a backup."""
+        try:
+            return write()
+        except FileNotFoundError:
+            self._durable.clear()
+            return write()
 
     def _linked(self, path: Path, chunks: Iterable[bytes]) -> Put:
         self._make_durable_folder(path.parent)
