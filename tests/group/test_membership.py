@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.group.generations import Generation
 from holdfast.group.members import Hosted, MemberState
 from holdfast.group.membership import IdInUse, Membership, Replaced, Status
 from holdfast.log import documents, names
@@ -123,3 +124,27 @@ def test_the_loads_of_the_process_before_count_until_they_are_measured_again() -
 
 def loads(storage: Storage) -> dict[str, float | None]:
     return {task: hosted.load for task, hosted in stored(storage).tasks.items()}
+
+
+def test_a_member_takes_the_generation_of_a_log_that_was_set_back_whatever_its_number() -> None:
+    storage = new_storage()
+    log = member("a").log
+
+    def proposed(number: int, id: str) -> None:
+        made = Generation(
+            log=log, number=number, id=id, before="", proposer="", reason="", app_file=1, members={}, tasks={}
+        )
+        storage.create(names.generation(number), documents.encode(made))
+
+    proposed(1, "first")
+    proposed(2, "abandoned")
+    membership = joined(storage, "first")
+    assert (found := membership.step()) is not None
+    assert found.id == "abandoned"
+    storage.delete([names.generation(2)])
+    proposed(2, "new")
+    assert (found := membership.step()) is not None
+    assert found.id == "abandoned", "nobody has told it"
+    membership.look_back()
+    assert (found := membership.step()) is not None
+    assert found.id == "new"
