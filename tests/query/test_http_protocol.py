@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from holdfast.query import http_protocol
+from holdfast.query import outgoing, server
 from holdfast.query.http_protocol import Headers
 from holdfast.query.problems import answer_problem
 from holdfast.query.server import RestServer, serve
@@ -257,16 +257,20 @@ def test_a_long_url_goes_the_usual_way_too(rest: RestServer) -> None:
         assert connection.body() == f"usual {path} 0"
 
 
-def test_a_client_that_reads_nothing_is_left(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_SECONDS", 0.1)
+@pytest.mark.parametrize("headers", [(), ("Connection: close",)], ids=["stays", "close"])
+def test_a_client_that_reads_nothing_is_left(
+    headers: tuple[str, ...], echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr(outgoing, "LOOK_SECONDS", 0.05)
     with serve(echo, port=0) as rest, connected(rest) as connection:
-        connection.socket.sendall(get("/huge"))
+        connection.socket.sendall(get("/huge", *headers))
         until(lambda: rest.connections, "it is connected")
         until(lambda: not rest.connections, "the connection is ended")
 
 
 def test_an_idle_connection_is_closed(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(server, "KEEP_ALIVE_SECONDS", 0.1)
     with serve(echo, port=0) as rest:
         with connected(rest) as silent:
             assert silent.is_closed()

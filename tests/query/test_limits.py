@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from holdfast import metrics
 from holdfast.log.appfile import AppSpec
-from holdfast.query import limits
+from holdfast.query import outgoing
 from holdfast.query.limits import Limited, begin_stream
 from holdfast.query.measuring import LOOKUPS
 from holdfast.query.problems import Problem, answer_problem
@@ -500,7 +500,8 @@ def test_a_stream_is_cut_off_when_the_server_stops(caplog: pytest.LogCaptureFixt
 
 def test_a_client_that_reads_nothing_gives_its_slots_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its second request waits until the first answer is read, and would count for ever."""
-    monkeypatch.setattr(limits, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(outgoing, "UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr(outgoing, "LOOK_SECONDS", 0.05)
 
     async def large(request: Request) -> Response:
         return PlainTextResponse("x" * (64 << 20))

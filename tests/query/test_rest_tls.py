@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from typer.testing import CliRunner, Result
 
 import holdfast as hf
+from holdfast import metrics
 from holdfast.cli import app as command
 from holdfast.client.errors import NoAnswer
 from holdfast.errors import SettingsError
@@ -178,18 +179,38 @@ def _files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_connections_count_before_their_handshake(ours: Authority) -> None:
+def test_connections_count_before_their_handshake(ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "HANDSHAKE_SECONDS", 60.0)
     with started(settings_of(ours.issue(), mutual=False, max_connections=5)) as server, ExitStack() as stack:
         before = _files()
         silent = [stack.enter_context(socket.create_connection((server.host, server.port))) for _ in range(300)]
         for each in silent[:-5]:
             each.settimeout(30)
             assert each.recv(1) == b"", "it is closed for a later one"
-        assert server.connections == 5
+        until(lambda: server.connections == 5, "the last ones are accepted")
         until(lambda: _files() < before + 310, "the files of the others are closed")
         with httpx2.Client(base_url=server.url, verify=trusting(ours)) as client:
             assert client.get("/health/live").status_code == 200
             assert server.connections == 5
+
+
+def test_a_slow_client_gets_the_whole_of_a_large_answer(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    """What it hasn't read is known, though it is encrypted on its way."""
+    text = "0123456789abcdef" * (1 << 19)
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(text)(scope, receive, send)
+
+    with serve(large, settings_of(ours.issue(), mutual=False)) as server:
+        url = httpx2.URL(server.url)
+        plain = socket.create_connection((url.host, url.port or 0), timeout=30)
+        with trusting(ours).wrap_socket(plain, server_hostname=url.host) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            until(lambda: metrics.value("holdfast_rest_unread_bytes") > 1 << 20, "it hasn't read most of it")
+            received = b"".join(iter(lambda: client.recv(60_000), b""))
+        assert received.endswith(text.encode()[-1000:]) and len(received.partition(b"\r\n\r\n")[2]) == len(text)
+        until(lambda: metrics.value("holdfast_rest_unread_bytes") == 0, "all is read")
+    assert not caplog.records
 
 
 def test_a_client_that_does_not_say_hello_is_closed(ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ A request is answered quickly only if nothing about it is unusual: it has no bod
 before it on the connection are answered, and the client takes what was sent to it. The parser is the same in both cases
 and has seen the whole head of the request, so nothing is parsed twice or in a second way.
 
-Heads are limited in size and in time: httptools has no limits of its own. The number of connections is limited where
-they are accepted.
+Heads are limited in size, in headers and in time: httptools has no limits of its own. Requests behind one that isn't
+answered wait as bytes, not as requests, which take a hundred times as much. What waits on all connections together is
+limited by `incoming`, answers that aren't read by `outgoing`, and the number of connections where they are accepted.
 """
 
 import asyncio
@@ -32,25 +33,26 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.query.incoming import HEADER_BYTES, MOST_HEADERS, REQUEST_BYTES, Incoming
 from holdfast.query.limits import LookupLimit
 from holdfast.query.measuring import NO_PATH, REQUESTS
+from holdfast.query.outgoing import LARGE_ANSWER, OUTGOING, Outbox, Outgoing, Unread
 from holdfast.query.problems import REPORTED, RETRY_AFTER_SECONDS, Problem
 
 log = logging.getLogger(__name__)
 
 LARGEST_HEAD = 256 << 10
 """The bytes of a URL and headers together. A key of 32 KB, percent-encoded, has 96."""
-KEEP_ALIVE_SECONDS = 75
-"""How long a connection may be idle, or take to send a head. Proxies close theirs after 60 s, and should be first."""
 LONGEST_PARSED = (1 << 16) - 1
 """The bytes of a URL that httptools can take apart."""
-LARGE_ANSWER = 64 << 10
 LAST_REQUEST_SECONDS = 0.1
 """How long an idle connection is kept when the server stops: a request may be on its way."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 """The names are in lower case."""
 
+_FED = 4 << 10
+"""The bytes that are parsed at a time. The shortest requests in it take 1 MB while they wait."""
 _OK = b"200 OK"
 _OVERLOADED = b"503 Service Unavailable\r\nretry-after: %d" % RETRY_AFTER_SECONDS
 _ANSWER = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
@@ -75,42 +77,6 @@ def quick_answers_of(app: object) -> QuickAnswers | None:
     return app if isinstance(app, QuickAnswers) else None
 
 
-class Outbox:
-    """Quick answers of all connections, sent together at the end of a turn of the event loop.
-
-    To send an answer can mean to wake a client on another processor, which takes as long as a lookup or longer. Clients
-    that are answered together are mostly awake by the second answer: 12,100 instead of 10,200 lookups per second. A
-    large answer is sent at once, so that a client which reads nothing is noticed before the next one is made.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: list[tuple[asyncio.Transport, bytes]] = []
-        self.answers = 0
-        """How many there are in this turn: as many lookups were waiting when the loop looked for requests."""
-        self.turn = 0
-
-    def add(self, transport: asyncio.Transport, data: bytes) -> None:
-        if not self.answers:
-            self._loop.call_soon(self._end_turn)
-        self.answers += 1
-        self._waiting.append((transport, data))
-        if len(data) > LARGE_ANSWER:
-            self.send()
-
-    def _end_turn(self) -> None:
-        self.answers = 0
-        self.turn += 1
-        self.send()
-
-    def send(self) -> None:
-        """Sends what there is now."""
-        waiting, self._waiting = self._waiting, []
-        for transport, data in waiting:
-            if not transport.is_closing():
-                transport.write(data)
-
-
 class HttpProtocol(HttpToolsProtocol):
     """One connection."""
 
@@ -121,27 +87,40 @@ class HttpProtocol(HttpToolsProtocol):
         quick: QuickAnswers | None,
         outbox: Outbox,
         limit: LookupLimit,
+        incoming: Incoming,
+        unread: Unread,
         accepted: socket.socket,
+        address: str,
     ) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
         self._quick = quick
         self._limit = limit
+        self._incoming = incoming
+        self._unread = unread
         self._accepted = accepted
         self._outbox = outbox
+        self._outgoing: Outgoing
+        self.address = address
+        self.incoming = 0
+        self._held = bytearray()
+        """What came behind requests that wait for their answers. It isn't parsed yet."""
         self.refusal: Problem | None = None
         """What the client is told at once, if there is no room for it."""
         self.quiet_number = next(_quiet_numbers)
         self._head_bytes = 0
         self._answered = False
         self._ending = False
+        self.is_ending = False
+        """It was aborted, and is an open file for a moment more."""
         self._quiet_since = 0.0
         self._answered_in = -1
         """The turn of the event loop in which the last quick answer was given."""
-        self._unread: int | None = None
-        """The bytes that the client hadn't read at the last look."""
+        self._too_many_headers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._outgoing = Outgoing(transport, self._accepted, self._unread, self.address)
+        super().connection_made(self._outgoing)  # type: ignore[arg-type]
+        self._outgoing.begin(self.flow)
         self._wait_for_head()
         if self.refusal is not None:
             self._refuse(self.refusal)
@@ -153,18 +132,77 @@ class HttpProtocol(HttpToolsProtocol):
 
     def may_be_closed(self) -> bool:
         """Whether it is idle, and not about to end anyway."""
-        return self._is_idle() and not (self.is_made and self.transport.is_closing())
+        return self._is_idle() and not (self.is_ending or (self.is_made and self.transport.is_closing()))
 
     def abort(self) -> None:
-        """Ends it without another word, also in its handshake. It doesn't count any more."""
-        self.connections.discard(self)
+        """Ends it without another word, also in its handshake."""
+        self.is_ending = True
         if self.is_made:
             self.transport.abort()
             return
         with contextlib.suppress(OSError):  # the client has left
             self._accepted.shutdown(socket.SHUT_RDWR)  # by which the handshake fails
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._held.clear()
+        self._incoming.count(self, 0)
+        self._outgoing.lost()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._outgoing.pause()
+
+    def resume_writing(self) -> None:
+        self._outgoing.resume()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that has nothing more to ask may still read its last answer. Over TLS it can't say so."""
+        keep = self.scheme == "http" and self._is_idle() and self._outgoing.waiting > 0
+        if keep:
+            self._outgoing.close()
+        return keep
+
     def data_received(self, data: bytes) -> None:
+        if self._held:
+            self._hold(data)
+        else:
+            self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        """Parses what came, as far as requests don't wait for others already."""
+        for start in range(0, len(data), _FED):
+            if self.pipeline:
+                self._hold(data[start:])
+                return
+            self._parse(data[start : start + _FED] if len(data) > _FED else data)
+            if self.transport.is_closing():
+                return
+        self._count_incoming()
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        self.flow.pause_reading()
+        self._count_incoming()
+
+    def _feed_held(self) -> None:
+        data, self._held = bytes(self._held), bytearray()
+        if not self.transport.is_closing():
+            self._feed(data)
+
+    def _count_incoming(self) -> None:
+        waiting = self._head_bytes + len(self._held) + REQUEST_BYTES * len(self.pipeline)
+        if waiting or self.incoming:
+            headers = HEADER_BYTES * len(self.headers) if self._head_bytes and self.headers else 0
+            self._incoming.count(self, waiting + headers)
+
+    def refuse_incoming(self, problem: Problem) -> None:
+        """It has sent too much that isn't whole."""
+        if self._is_idle():
+            self._refuse(problem)
+        else:
+            self.abort()
+
+    def _parse(self, data: bytes) -> None:
         self._head_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -176,12 +214,23 @@ class HttpProtocol(HttpToolsProtocol):
             if not self._is_idle():  # the answers of the requests before come first, and then the connection ends
                 self.cycle.keep_alive = False
                 self.flow.pause_reading()
+                self._head_bytes = 0
+                return
+            if self._too_many_headers:
+                fact, what = f"The request has more than {MOST_HEADERS} headers.", "Send fewer headers."
+                self._refuse(Problem(431, "too_large", fact, what))
                 return
             self._refuse(Problem(400, "bad_request", "This is not HTTP/1.1.", "Send a valid request."))
             return
         if self._head_bytes > LARGEST_HEAD:
             what = "Send a shorter key, or many keys in the body of a POST."
             self._refuse(Problem(431, "too_large", f"The URL and headers have more than {LARGEST_HEAD} bytes.", what))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= MOST_HEADERS:
+            self._too_many_headers = True
+            raise _ConnectionEnds
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.transport.is_closing():
@@ -210,7 +259,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_usual(self) -> None:
         """Hands the request to the application, whose task starts in a later turn of the loop."""
-        self._unread = None
+        self.scope[OUTGOING] = self._outgoing  # type: ignore[typeddict-unknown-key]
         if len(self.url) <= LONGEST_PARSED:
             super().on_headers_complete()
             return
@@ -229,7 +278,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._note_quiet()
-        super().on_response_complete()  # which sets a timer
+        super().on_response_complete()  # which sets a timer, and reads on
+        if self._held and self.pipeline:
+            self.flow.pause_reading()
+        elif self._held:
+            self.loop.call_soon(self._feed_held)
+        elif self.incoming:
+            self._count_incoming()
 
     def shutdown(self) -> None:
         """Ends the connection after the request under way, or after one that was sent before the client could know."""
@@ -268,6 +323,8 @@ class HttpProtocol(HttpToolsProtocol):
             if self._outbox.answers >= self._limit.most and quick.is_lookup(self.url, self.headers):
                 return _OVERLOADED, self._limit.refusal()
             body = quick.quick_answer(self.url, self.headers)
+            if body is not None and len(body) > LARGE_ANSWER and not self._unread.has_room(self.address):
+                return None  # so it is refused
         except Exception:  # the parser would take it for a malformed request
             log.exception("a request can't be answered quickly, and goes the usual way")
             return None
@@ -288,14 +345,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         left = self._quiet_since + self.timeout_keep_alive - self.loop.time()
-        unread, before = self.transport.get_write_buffer_size(), self._unread
         if left > 0:
             self._close_after(left)
-        elif unread and (before is None or unread < before):  # it still reads what was sent to it
-            self._unread = unread
+        elif self._outgoing.waiting:  # it still reads: one that doesn't is cut off by `Unread`
             self._close_after(self.timeout_keep_alive)
         else:
-            self.transport.abort()  # a close would wait for a client that reads nothing
+            self.transport.abort()
 
     def _refuse(self, problem: Problem) -> None:
         REQUESTS.refused(NO_PATH, problem.status)
@@ -332,22 +387,3 @@ async def _until_answered(app: Any, cycle: RequestResponseCycle, scope: Any, rec
     if not cycle.response_complete:
         cycle.disconnected = True
         cycle.transport.abort()
-
-
-def config_of(app: Any) -> Config:
-    """How uvicorn runs an application here: no log lines per request, no headers that nobody asked for."""
-    config = Config(
-        app,
-        lifespan="off",
-        interface="asgi3",
-        ws="none",
-        log_config=None,
-        log_level=logging.ERROR,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-    )
-    config.load()
-    return config

@@ -28,7 +28,8 @@ from holdfast import metrics
 from holdfast.query.grants import caller
 from holdfast.query.listening import LIVE
 from holdfast.query.measuring import LOOKUPS, REQUESTS
-from holdfast.query.problems import Problem
+from holdfast.query.outgoing import LARGE_ANSWER, OUTGOING, Outgoing
+from holdfast.query.problems import OVERLOADED, TOO_MANY, Problem
 from holdfast.query.wanted import LiveRequest, begin
 from holdfast.settings.rest import RestSettings
 from holdfast.settings.units import format_duration, format_size
@@ -36,10 +37,6 @@ from holdfast.settings.units import format_duration, format_size
 ALWAYS_ANSWERED: Final = frozenset({LIVE, "/health/ready", "/v1/state", "/v1/stores", "/v1/routing", "/metrics"})
 """Paths that read no store and wait for nothing."""
 
-OVERLOADED: Final = "overloaded"
-TOO_MANY: Final = "too_many_requests"
-SEND_SECONDS: Final = 60.0
-"""How long a client may read nothing of what was sent to it. Then its connection ends, and what was read for it."""
 _SUCCESS: Final = 200
 _BEGIN_STREAM: Final = "holdfast.begin_stream"
 _LATER: Final = "Ask again after the time in Retry-After, or ask another instance of the app."
@@ -136,18 +133,18 @@ class Limited:
         if scope["path"] in ALWAYS_ANSWERED:
             await self._app(scope, receive, send)
             return
-        request = _Request(self._slots, caller(scope), send)
+        request = _Request(self._slots, caller(scope), send, scope.get(OUTGOING))
         scope[_BEGIN_STREAM] = request.begin_stream
         try:
             self._check_length(scope)
             self._slots.enter(request.who)
         except Problem as problem:
-            await _refuse(problem, scope, receive, send)
+            await _refuse(problem, send)
             return
         try:
             await self._answer(request, scope, receive)
         except Problem as problem:
-            await _refuse(problem, scope, receive, send)
+            await _refuse(problem, send)
         finally:
             request.end()
 
@@ -165,8 +162,6 @@ class Limited:
         except TimeoutError:
             if not request.deadline.expired():
                 raise
-            if request.is_answered:
-                return  # the client doesn't read: the server ends the connection
             if watch is None:
                 raise Problem(408, "slow_request", "The body didn't arrive in time.", "Send it at once.") from None
             raise self._too_slow() from None
@@ -185,17 +180,17 @@ class Limited:
         return Problem(503, "timed_out", fact, "Ask for less, or ask again after the time in Retry-After.")
 
     async def _body(self, request: "_Request", receive: Receive) -> bytes:
-        parts: list[bytes] = []
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 request.left.set()
                 raise asyncio.CancelledError
-            parts.append(message.get("body", b""))
-            if sum(map(len, parts)) > self._limits.max_body:
+            body += message.get("body", b"")
+            if len(body) > self._limits.max_body:
                 raise self._too_large()
             if not message.get("more_body"):
-                return b"".join(parts)
+                return bytes(body)
 
     def _check_length(self, scope: Scope) -> None:
         for name, value in scope["headers"]:
@@ -210,14 +205,16 @@ class Limited:
 class _Request:
     """One request while it is answered: whether its client is there, and whether the answer has begun."""
 
-    def __init__(self, slots: Slots, who: str, send: Send) -> None:
+    def __init__(self, slots: Slots, who: str, send: Send, outgoing: Outgoing | None) -> None:
         self.who = who
         self.left = asyncio.Event()
         self.deadline: asyncio.Timeout
         self.waiting: LiveRequest = begin()
         self._slots = slots
         self._send = send
-        self.is_answered = False
+        self._outgoing = outgoing
+        self._start: Message | None = None
+        """The beginning of the answer, which is sent with the first of its bytes."""
         self.is_stream = False
         self._begun: bool | None = None
         """Whether the stream that was begun is a scan; None while there is none."""
@@ -251,6 +248,10 @@ class _Request:
     def begin_stream(self, is_scan: bool) -> None:
         if self._begun is None:
             try:
+                if self._outgoing is not None and is_scan:
+                    self._outgoing.owned_by(self.who)
+                    if not self._outgoing.make_room():
+                        raise self._outgoing.refusal()
                 self._slots.begin_stream(self.who, is_scan=is_scan)
             except Problem as problem:
                 _shed.labels(problem.error).inc()
@@ -259,13 +260,29 @@ class _Request:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.is_stream = self._begun is not None and message["status"] == _SUCCESS  # or it became a refusal
-            if self.is_stream:
-                self._slots.leave(self.who)
-            self.is_answered = True
-        self.deadline.reschedule(asyncio.get_running_loop().time() + SEND_SECONDS)
-        await self._send(message)  # which waits while the client hasn't read what was sent before
+            self._start = message
+        elif self._start is not None:
+            await self._begin_answer(self._start, len(message.get("body", b"")))
+            self._start = None
+        if self._start is None:
+            await self._send(message)
+            if self.is_stream and message.get("more_body") and self._outgoing is not None:
+                await self._outgoing.taken()
+
+    async def _begin_answer(self, start: Message, size: int) -> None:
+        """Begins the answer, or a refusal if its bytes would have to wait and too many do."""
         self.deadline.reschedule(None)
+        outgoing = self._outgoing
+        if outgoing is not None:
+            outgoing.owned_by(self.who)
+            if size > LARGE_ANSWER and not outgoing.make_room():
+                await _refuse(outgoing.refusal(), self._send)
+                self.left.set()  # as if the client had: what would be sent is not made
+                raise asyncio.CancelledError
+        self.is_stream = self._begun is not None and start["status"] == _SUCCESS  # or it became a refusal
+        if self.is_stream:
+            self._slots.leave(self.who)
+        await self._send(start)
 
     def end(self) -> None:
         if self._begun is not None:
@@ -274,6 +291,8 @@ class _Request:
             self._slots.leave(self.who)
 
 
-async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(problem: Problem, send: Send) -> None:
     _shed.labels(problem.error).inc()
-    await problem.response()(scope, receive, send)
+    answer = problem.response()
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+    await send({"type": "http.response.body", "body": answer.body})

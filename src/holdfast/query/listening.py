@@ -45,17 +45,17 @@ def listen(
     return listener
 
 
-def accepted(listener: socket.socket) -> Iterator[socket.socket]:
-    """The connections that wait to be accepted. The listener doesn't block, and neither do they."""
-    for _ in range(BACKLOG):
+def accepted(listener: socket.socket, most: int = BACKLOG) -> Iterator[tuple[socket.socket, str]]:
+    """Connections that wait to be accepted, and their addresses. The listener doesn't block, and neither do they."""
+    for _ in range(most):
         try:
-            connection, _ = listener.accept()
+            connection, (address, *_) = listener.accept()
         except ConnectionAbortedError:  # by its client, which has left again
             continue
         except BlockingIOError:
             return
         connection.setblocking(False)
-        yield connection
+        yield connection, address
 
 
 def resolved(

@@ -11,7 +11,7 @@ they go into the instance's log (`report`), and the answer says so.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -48,6 +48,8 @@ RETRY_AFTER_SECONDS = 1
 REPORTED = "holdfast.reported"
 """In the scope of a request: the error that was answered, and is in the log if it has to be."""
 _ID_DIGITS = 8
+OVERLOADED: Final = "overloaded"
+TOO_MANY: Final = "too_many_requests"
 
 
 @dataclass

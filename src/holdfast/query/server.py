@@ -12,18 +12,22 @@ import socket
 import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from holdfast.clock import pause
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.credentials import checked_pem, is_loopback
-from holdfast.query.accepting import Acceptor
-from holdfast.query.http_protocol import LAST_REQUEST_SECONDS, HttpProtocol, Outbox, config_of, quick_answers_of
+from holdfast.query.accepting import Acceptor, Connections
+from holdfast.query.http_protocol import LAST_REQUEST_SECONDS, HttpProtocol, quick_answers_of
+from holdfast.query.incoming import Incoming
 from holdfast.query.limits import LookupLimit
 from holdfast.query.listening import listen
+from holdfast.query.outgoing import Outbox, Unread
 from holdfast.query.problems import Problem
 from holdfast.settings.rest import RestSettings
 
@@ -35,6 +39,8 @@ _THREADS = 8
 STREAMED = "holdfast.streamed"
 """In the scope of a request whose answer is sent in pieces. If it is cancelled, its last piece is missing."""
 
+KEEP_ALIVE_SECONDS = 75
+"""How long a connection may be idle, or take to send a head. Proxies close theirs after 60 s, and should be first."""
 _DEFAULTS = RestSettings()
 _START_DEADLINE = 10.0
 _CANCEL_DEADLINE = 0.5
@@ -70,12 +76,11 @@ class RestServer:
         self, app: ASGIApp, listener: socket.socket, settings: RestSettings, tls: ssl.SSLContext | None
     ) -> None:
         self.host, self.port = settings.host, int(listener.getsockname()[1])
-        self._limit = LookupLimit(settings.max_lookups)
-        self._most_connections = settings.max_connections
+        self._settings = settings
         self._tls = tls
         self._app = app
         self._listener = listener
-        self._connections: set[HttpProtocol] = set()
+        self._connections = Connections(settings.max_connections, settings.max_connections_per_address)
         self._state = ServerState()
         self._state.connections = self._connections  # type: ignore[assignment]
         self._loop = uvloop.new_event_loop()
@@ -92,8 +97,8 @@ class RestServer:
 
     @property
     def connections(self) -> int:
-        """How many are open, or in their handshake."""
-        return len(self._connections)
+        """How many are open, or in their handshake, without those that are told to end."""
+        return self._connections.staying
 
     @property
     def under_way(self) -> int:
@@ -144,12 +149,14 @@ class RestServer:
 
     async def _serve(self) -> None:
         config, quick = config_of(self._tracked), quick_answers_of(self._app)
-        outbox = Outbox(self._loop)
+        settings, outbox = self._settings, Outbox(self._loop)
+        limit, incoming = LookupLimit(settings.max_lookups), Incoming(settings.max_unfinished)
+        unread = Unread(settings.max_unread, settings.max_unread_per_caller)
 
-        def connection(accepted: socket.socket) -> HttpProtocol:
-            return HttpProtocol(config, self._state, quick, outbox, self._limit, accepted)
+        def connection(accepted: socket.socket, address: str) -> HttpProtocol:
+            return HttpProtocol(config, self._state, quick, outbox, limit, incoming, unread, accepted, address)
 
-        acceptor = Acceptor(self._listener, self._tls, self._most_connections, self._connections, connection)
+        acceptor = Acceptor(self._listener, self._tls, self._connections, connection)
         acceptor.start()
         self._started.set()
         await self._stopping.wait()
@@ -219,3 +226,22 @@ async def _answer_stopping(send: Send) -> None:
     answer = Problem(503, "stopping", "This instance is stopping.", what).response()
     await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
     await send({"type": "http.response.body", "body": answer.body})
+
+
+def config_of(app: Any) -> Config:
+    """How uvicorn runs an application here: no log lines per request, no headers that nobody asked for."""
+    config = Config(
+        app,
+        lifespan="off",
+        interface="asgi3",
+        ws="none",
+        log_config=None,
+        log_level=logging.ERROR,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    config.load()
+    return config

@@ -43,8 +43,6 @@ HEADERS: Final = {
 _RETRY_MS: Final = 1_000
 _ROWS_AT_ONCE: Final = 50
 """How many changes are rendered and sent before other requests get their turn: about a millisecond."""
-_SEND_SECONDS: Final = 60.0
-"""A client that reads nothing for this long is gone."""
 
 _watchers = metrics.gauge("holdfast_watchers", "Connections that watch a store.", ["store"])
 _slow = metrics.counter("holdfast_watchers_too_slow", "Watchers that were cut off because they read too slowly.")
@@ -204,8 +202,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with aclosing(self._watcher.events()) as events:
             async for each in events:
-                async with asyncio.timeout(_SEND_SECONDS):
-                    await send({"type": "http.response.body", "body": each, "more_body": True})
+                await send({"type": "http.response.body", "body": each, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -115,6 +115,35 @@ class RestSettings(Section):
         _NO_HTTP,
         Between(1, 100_000),
     ] = 4_000
+    max_connections_per_address: Annotated[
+        int,
+        "How many of them may be of one address. Beyond that, the one of this address that has been idle the longest "
+        "is closed for a new one; if none is idle, the new one gets status 429, and over HTTPS is closed.",
+        _NO_HTTP,
+        Between(1, 100_000),
+    ] = 2_000
+    max_unfinished: Annotated[
+        Size,
+        "How many bytes of requests that aren't whole, or wait behind others of their connection, an instance keeps, "
+        "for all connections together; one address may have a quarter of it. Beyond that, the connection with the "
+        "most gets status 503 or 429.",
+        _NO_HTTP,
+        Between(1 << 20, 1 << 40),
+    ] = Size("16MiB")
+    max_unread: Annotated[
+        Size,
+        "How many bytes of answers that clients haven't read an instance keeps, for all of them together. Beyond that, "
+        "large answers get status 503, and streams wait.",
+        _NO_HTTP,
+        Between(1 << 20, 1 << 40),
+    ] = Size("256MiB")
+    max_unread_per_caller: Annotated[
+        Size,
+        "How many of these bytes may be for one caller, which is a token, or an address where there are no tokens. "
+        "Beyond that, large answers get status 429.",
+        _NO_HTTP,
+        Between(1 << 20, 1 << 40),
+    ] = Size("128MiB")
     max_streams: Annotated[
         int,
         "How many answers without an end that is known, such as watches, an instance sends at a time; further ones "
