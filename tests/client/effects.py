@@ -11,6 +11,7 @@ from holdfast.client.effects import (
     Flow,
     Listen,
     Lost,
+    Once,
     Outcome,
     Pause,
     Race,
@@ -78,7 +79,7 @@ class Played:
             self.effects.append(effect)
             outcome = self._outcome(effect)
 
-    def _outcome(self, effect: Effect) -> Outcome | Raced | bytes | None:
+    def _outcome(self, effect: Effect) -> Any:
         match effect:
             case Send():
                 return self._answered(effect)
@@ -90,6 +91,8 @@ class Played:
                 return self.arriving.pop(0) if self.arriving else b""
             case Pause():
                 self._clock.advance(effect.seconds)
+            case Once():
+                return self.run(effect.flow)
             case Emit():
                 self.items.append(effect.item)
         return None

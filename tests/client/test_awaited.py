@@ -6,13 +6,15 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 import holdfast as hf
 from holdfast.client import errors
 from holdfast.client.awaited import Awaited
-from holdfast.client.effects import Outcome, Race, Raced, Reply, Request, Send
+from holdfast.client.effects import Lost, Outcome, Race, Raced, Reply, Request, Send
+from holdfast.client.http import UNDER_WAY
 from tests.instance.processes import until
 
 FIRST, SECOND = (Send(address, Request("/"), 30.0) for address in ("http://first", "http://second"))
@@ -28,10 +30,10 @@ class Held(Awaited):
         self.cancelled: list[str] = []
         self.release = asyncio.Event()
 
-    async def _send(self, send: Send) -> Outcome:
+    async def _sent(self, send: Send) -> Outcome:
         self.sent.append(send.address)
         try:
-            await (self.release if send is SECOND else asyncio.Event()).wait()
+            await (self.release if send.address == SECOND.address else asyncio.Event()).wait()
         except asyncio.CancelledError:
             self.cancelled.append(send.address)
             raise
@@ -78,6 +80,28 @@ def test_both_requests_end_with_a_read_that_is_cancelled() -> None:
             await read
 
     assert _ended(race) == [FIRST.address, SECOND.address]
+
+
+def test_a_request_whose_turn_does_not_come_is_not_asked() -> None:
+    """The instance hangs with as many requests as it may have."""
+
+    async def run() -> Outcome:
+        shell = Held()
+        hanging = [asyncio.ensure_future(shell._send(FIRST)) for _ in range(UNDER_WAY)]
+        while len(shell.sent) < UNDER_WAY:
+            await asyncio.sleep(0)
+        outcome = await shell._send(replace(FIRST, in_all=0.01))
+        assert len(shell.sent) == UNDER_WAY
+        for each in hanging:
+            each.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        shell.release.set()
+        assert isinstance(await shell._send(replace(FIRST, address=SECOND.address)), Reply)
+        await shell.close()
+        return outcome
+
+    outcome = asyncio.run(run())
+    assert isinstance(outcome, Lost) and outcome.unasked and "not asked: 8 requests" in outcome.reason
 
 
 class Server:

@@ -61,7 +61,7 @@ def test_a_race_has_both_outcomes_if_both_are_there(second: int | None) -> None:
     async def awaited_answer(send: Send) -> Outcome:
         return answer(send)
 
-    awaited._send = awaited_answer  # type: ignore[method-assign]
+    awaited._sent = awaited_answer  # type: ignore[method-assign]
     with closing(shell):
         raced = shell._race(RACE)
     assert raced == asyncio.run(awaited._race(RACE))

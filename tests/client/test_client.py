@@ -7,7 +7,10 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +23,11 @@ import pytest
 import holdfast as hf
 from holdfast.client import errors
 from holdfast.client.async_client import AsyncRemoteStore
+from holdfast.client.awaited import Awaited
+from holdfast.client.blocking import Blocking
 from holdfast.client.client import RemoteStore
+from holdfast.client.effects import Outcome, Send
+from holdfast.client.http import UNDER_WAY, WAITING
 from holdfast.client.refusals import PROBLEMS
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
@@ -384,6 +391,63 @@ def test_many_threads_share_a_client(ask: Both) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+class Counted:
+    """How many requests shells have under way at an address, at most."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most: Counter[str] = Counter()
+        self._now: Counter[str] = Counter()
+        blocking, awaited = Blocking._sent, Awaited._sent
+
+        def sent(shell: Blocking, send: Send) -> Outcome:
+            with self._one(send.address):
+                return blocking(shell, send)
+
+        async def sent_on_a_loop(shell: Awaited, send: Send) -> Outcome:
+            with self._one(send.address):
+                return await awaited(shell, send)
+
+        monkeypatch.setattr(Blocking, "_sent", sent)
+        monkeypatch.setattr(Awaited, "_sent", sent_on_a_loop)
+
+    @contextmanager
+    def _one(self, address: str) -> Iterator[None]:
+        self._now[address] += 1
+        self.most[address] = max(self.most[address], self._now[address])
+        try:
+            yield
+        finally:
+            self._now[address] -= 1
+
+
+def _routings(group: RunningGroup) -> int:
+    """How often the instances were asked for the routing."""
+    lines = "".join(httpx2.get(f"{address}/metrics").text for address in group.addresses)
+    return sum(int(float(n)) for n in re.findall(r'requests_total{path="/v1/routing",status="200"} (\S+)', lines))
+
+
+@pytest.mark.parametrize("options", [{}, {"at": "latest"}], ids=["at once", "waiting"])
+def test_many_gets_at_once_read_the_routing_once_and_use_few_connections(
+    options: Any, filled: RunningGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, before = Counted(monkeypatch), _routings(filled)
+    most = WAITING if options else UNDER_WAY
+    wanted = [n % len(KEYS) for n in range(600)]
+
+    async def gathered() -> list[Any]:
+        async with hf.AsyncClient(filled.addresses, timeout="60s") as client:
+            store = client.store("numbers", int)
+            return list(await asyncio.gather(*(store.get(n, **options) for n in wanted)))
+
+    assert asyncio.run(gathered()) == wanted
+    assert _routings(filled) == before + 1
+    with hf.Client(filled.addresses, timeout="60s") as client, ThreadPoolExecutor(100) as threads:
+        store = client.store("numbers", int)
+        assert list(threads.map(lambda n: store.get(n, **options), wanted)) == wanted
+    assert _routings(filled) == before + 2
+    assert max(counted.most.values()) == most
 
 
 def test_both_clients_have_the_same_methods() -> None:

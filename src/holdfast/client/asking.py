@@ -13,7 +13,20 @@ from typing import Any, TypeGuard
 import msgspec
 
 from holdfast.backoff import backoff
-from holdfast.client.effects import MISDIRECTED, Flow, Listen, Lost, Outcome, Pause, Race, Raced, Reply, Request, Send
+from holdfast.client.effects import (
+    MISDIRECTED,
+    Flow,
+    Listen,
+    Lost,
+    Once,
+    Outcome,
+    Pause,
+    Race,
+    Raced,
+    Reply,
+    Request,
+    Send,
+)
 from holdfast.client.errors import BadAnswer, NoAnswer, NotTrusted, Refused
 from holdfast.client.refusals import refused
 from holdfast.client.router import Router
@@ -65,20 +78,19 @@ class Asker:
         def send(address: str, seconds: float, others: list[str]) -> Flow[Outcome]:
             outcome: Outcome
             request = self.router.addressed(question.request)
-            if question.large:
-                first = Send(address, request, question.deadline.end - self._clock.monotonic(), seconds)
-            else:
-                first = Send(address, request, seconds)
+            left = question.deadline.end - self._clock.monotonic()
+            silence, time = (seconds, left) if question.large else (None, seconds)
+            first = Send(address, request, time, silence, left, question.wait > 0)
             if question.large or question.hedge is None or not others or question.hedge >= seconds:
                 outcome = yield first
             else:
-                second = Send(others[0], request, seconds - question.hedge)
+                second = Send(others[0], request, seconds - question.hedge, waits=question.wait > 0)
                 raced: Raced = yield Race(first, second, question.hedge)
                 outcome = raced[0]
                 if outcome.address != address:
                     self.router.slow(address)
                 for other in raced[1:]:
-                    if not _is_answer(other):
+                    if not _is_answer(other) and not (isinstance(other, Lost) and other.unasked):
                         self.router.lost(other.address)
             return outcome
 
@@ -124,8 +136,10 @@ class Asker:
                     problem, tried[outcome.address] = problem_of(outcome), f"status {outcome.status}"
                     advice = max(advice, _retry_after(outcome))
                 else:
-                    router.lost(outcome.address)
                     tried[outcome.address] = _reason(outcome)
+                    if isinstance(outcome, Lost) and outcome.unasked:
+                        raise problem or NoAnswer(deadline.seconds, tried)  # all of the time has passed
+                    router.lost(outcome.address)
             pause = max(backoff(rounds, _RETRY), min(advice, _RETRY.longest.total_seconds()))
             if clock.monotonic() + pause + _LEAST_SECONDS >= end:
                 raise problem or NoAnswer(deadline.seconds, tried)
@@ -135,19 +149,26 @@ class Asker:
         raise AssertionError("unreachable")
 
     def _refresh(self, deadline: Deadline) -> Flow[None]:
-        """Reads the routing. Without an answer the former one stays; the first one is waited for."""
+        """Reads the routing, once for all calls that need it meanwhile.
+
+        Without an answer the former one stays; the first one is waited for.
+        """
         tried: dict[str, str] = {}
         for rounds in itertools.count(1):
-            if (yield from self._read_routing(deadline, tried)) or self.router.routing is not None:
+            left = max(deadline.end - self._clock.monotonic(), _LEAST_SECONDS)
+            others: dict[str, str] | None = yield Once(self._read_routing(deadline), left)
+            tried |= others or {}
+            if self.router.routing is not None:
                 return
             pause = backoff(rounds, _RETRY)
             if self._clock.monotonic() + pause + _LEAST_SECONDS >= deadline.end:
                 raise NoAnswer(deadline.seconds, tried)
             yield Pause(pause)
 
-    def _read_routing(self, deadline: Deadline, tried: dict[str, str]) -> Flow[bool]:
-        """Whether an instance has answered; each is asked once."""
+    def _read_routing(self, deadline: Deadline) -> Flow[dict[str, str]]:
+        """Asks each instance once, until one has answered: why those before it have not."""
         router = self.router
+        tried: dict[str, str] = {}
         router.trying()
         untrusted = set[str]()
         for address in (addresses := router.order()):
@@ -156,7 +177,7 @@ class Asker:
             if _is_answer(outcome):
                 router.answered(address)
                 if outcome.good and router.learn(_decoded(outcome, Routing)):
-                    return True
+                    return tried
                 tried[address] = "a routing of another log" if outcome.good else f"status {outcome.status}"
             else:
                 router.lost(address)
@@ -165,7 +186,7 @@ class Asker:
                     untrusted.add(address)
         if router.routing is None and untrusted == {*addresses}:
             raise NotTrusted(tried)
-        return False
+        return tried
 
 
 def _is_answer(outcome: Outcome) -> TypeGuard[Reply]:

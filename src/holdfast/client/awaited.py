@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -14,6 +15,7 @@ from holdfast.client.effects import (
     Flow,
     Listen,
     Lost,
+    Once,
     Outcome,
     Pause,
     Race,
@@ -25,7 +27,7 @@ from holdfast.client.effects import (
     counted_first,
 )
 from holdfast.client.errors import ClientClosed
-from holdfast.client.http import LIMITS, headers_of, lost, request_of
+from holdfast.client.http import LIMITS, headers_of, lost, request_of, turns_at_once, unasked
 from holdfast.clock import pause
 
 
@@ -58,6 +60,9 @@ class Awaited:
 
     def __init__(self, token: str | None, tls: ssl.SSLContext | None) -> None:
         self._http = httpx2.AsyncClient(verify=True if tls is None else tls, headers=headers_of(token), limits=LIMITS)
+        self._turns: dict[tuple[str, bool], asyncio.Semaphore] = {}
+        """By address, those of requests with which an instance may wait apart."""
+        self._once: asyncio.Future[Any] | None = None
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -89,7 +94,7 @@ class Awaited:
                     else:
                         outcome = await self._perform(effect, opened)
 
-    async def _perform(self, effect: Effect, opened: _Opened) -> Outcome | Raced | bytes | None:
+    async def _perform(self, effect: Effect, opened: _Opened) -> Any:
         if self._http.is_closed:
             raise ClientClosed()
         match effect:
@@ -104,9 +109,55 @@ class Awaited:
                 return await opened.receive()
             case Pause():
                 await pause(effect.seconds)
+            case Once():
+                return await self._shared(effect)
         return None
 
+    async def _shared(self, once: Once) -> Any:
+        if self._once is None:
+            self._once = asyncio.ensure_future(self.run(once.flow))
+            self._once.add_done_callback(self._end_once)
+        try:
+            async with asyncio.timeout(once.seconds):
+                return await asyncio.shield(self._once)
+        except TimeoutError:
+            return None
+
+    def _end_once(self, ended: "asyncio.Future[Any]") -> None:
+        self._once = None
+        if not ended.cancelled():
+            ended.exception()  # those who wait have it; there may be none any more
+
     async def _send(self, send: Send) -> Outcome:
+        begun = await self._turn(send)
+        if begun is None:
+            return unasked(send)
+        try:
+            return await self._sent(begun)
+        finally:
+            self._turns_of(send).release()
+
+    def _turns_of(self, send: Send) -> asyncio.Semaphore:
+        found = self._turns.get((send.address, send.waits))
+        if found is None:
+            found = self._turns[send.address, send.waits] = asyncio.Semaphore(turns_at_once(send))
+        return found
+
+    async def _turn(self, send: Send) -> Send | None:
+        """The request when its turn has come, with the time that it has then; None if it didn't come."""
+        turns, now = self._turns_of(send), asyncio.get_running_loop().time
+        if not turns.locked():
+            await turns.acquire()
+            return send
+        end = now() + (send.seconds if send.in_all is None else send.in_all)
+        try:
+            async with asyncio.timeout_at(end):
+                await turns.acquire()
+        except TimeoutError:
+            return None
+        return replace(send, seconds=min(send.seconds, end - now()))
+
+    async def _sent(self, send: Send) -> Outcome:
         try:
             async with asyncio.timeout(send.seconds):
                 response = await self._http.request(**request_of(send))
@@ -131,13 +182,19 @@ class Awaited:
         return Reply(listen.address, response.status_code, response.headers, body)
 
     async def _race(self, race: Race) -> Raced:
-        first = asyncio.ensure_future(self._send(race.first))
+        begun = await self._turn(race.first)
+        if begun is None:
+            return (unasked(race.first),)
+        first = self._started(begun)
         racing = [first]
         try:
             done, _ = await asyncio.wait(racing, timeout=race.after)
             if done and first.result().good:
                 return (first.result(),)
-            racing.append(asyncio.ensure_future(self._send(race.second)))
+            turns = self._turns_of(race.second)
+            if not turns.locked():  # a second request would add load when there is most of it
+                await turns.acquire()
+                racing.append(self._started(race.second))
             done, _ = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
             if not any(each.result().good for each in done):
                 done, _ = await asyncio.wait(racing)
@@ -145,3 +202,9 @@ class Awaited:
         finally:
             for each in racing:
                 each.cancel()
+
+    def _started(self, send: Send) -> "asyncio.Future[Outcome]":
+        """The outcome to come of a request whose turn it is."""
+        sent = asyncio.ensure_future(self._sent(send))
+        sent.add_done_callback(lambda _: self._turns_of(send).release())
+        return sent

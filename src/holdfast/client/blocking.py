@@ -3,8 +3,9 @@
 import ssl
 import threading
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,7 @@ from holdfast.client.effects import (
     Flow,
     Listen,
     Lost,
+    Once,
     Outcome,
     Pause,
     Race,
@@ -28,7 +30,7 @@ from holdfast.client.effects import (
     counted_first,
 )
 from holdfast.client.errors import ClientClosed
-from holdfast.client.http import LIMITS, headers_of, lost, request_of
+from holdfast.client.http import LIMITS, headers_of, lost, request_of, turns_at_once, unasked
 from holdfast.clock import SYSTEM_CLOCK, Clock
 
 _RACERS = 64
@@ -70,6 +72,10 @@ class Blocking:
         )
         self._clock = clock
         self._free = threading.Semaphore(_RACERS)
+        self._turns: dict[tuple[str, bool], threading.Semaphore] = {}
+        """By address, those of requests with which an instance may wait apart."""
+        self._lock = threading.Lock()
+        self._once: Future[Any] | None = None
 
     def close(self) -> None:
         self._http.close()
@@ -102,7 +108,7 @@ class Blocking:
                 else:
                     outcome = self._perform(effect, opened)
 
-    def _perform(self, effect: Effect, opened: _Opened) -> Outcome | Raced | bytes | None:
+    def _perform(self, effect: Effect, opened: _Opened) -> Any:
         if self._http.is_closed:
             raise ClientClosed()
         match effect:
@@ -117,9 +123,44 @@ class Blocking:
                 return opened.receive()
             case Pause():
                 self._clock.sleep(effect.seconds)
+            case Once():
+                return self._shared(effect)
         return None
 
+    def _shared(self, once: Once) -> Any:
+        with self._lock:
+            shared, mine = self._once, self._once is None
+            if shared is None:
+                shared = self._once = Future()
+        if mine:
+            try:
+                shared.set_result(self.run(once.flow))
+            except Exception as error:  # noqa: BLE001  raised below, and to those who wait
+                shared.set_exception(error)
+            finally:
+                self._once = None
+                shared.cancel()  # if this thread is interrupted
+        try:
+            return shared.result(once.seconds)
+        except (TimeoutError, CancelledError):
+            return None
+
     def _send(self, send: Send) -> Outcome:
+        end = self._clock.monotonic() + (send.seconds if send.in_all is None else send.in_all)
+        with self._lock:
+            turns = self._turns.get((send.address, send.waits))
+            if turns is None:
+                turns = self._turns[send.address, send.waits] = threading.Semaphore(turns_at_once(send))
+        if not turns.acquire(blocking=False):
+            if not turns.acquire(timeout=max(0.0, end - self._clock.monotonic())):
+                return unasked(send)
+            send = replace(send, seconds=min(send.seconds, end - self._clock.monotonic()))
+        try:
+            return self._sent(send)
+        finally:
+            turns.release()
+
+    def _sent(self, send: Send) -> Outcome:
         end = self._clock.monotonic() + send.seconds
         parts = []
         try:

@@ -33,6 +33,21 @@ class Send:
     """The time for all of it."""
     silence: float | None = None
     """How long nothing may arrive; without it, as long as all of it may take."""
+    in_all: float | None = None
+    """The time with that until its turn comes, if many requests of this client are under way at the address; without
+    it, `seconds`."""
+    waits: bool = False
+    """Whether the instance may wait before it answers. Others don't wait for its turn to end."""
+
+
+@dataclass(frozen=True)
+class Once:
+    """Performs a flow for all flows of this client that ask for it meanwhile: one performs it, the others wait.
+
+    Gets its result, or raises its error; None if it isn't there after `seconds`."""
+
+    flow: "Flow[Any]"
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,8 @@ class Lost:
     reason: str
     untrusted: bool = False
     """Whether its certificate was not accepted."""
+    unasked: bool = False
+    """Whether it was never asked, because so many requests of this client were under way there."""
 
     good: ClassVar[bool] = False
 
@@ -108,11 +125,12 @@ MISDIRECTED = 421
 RETRIED = frozenset({MISDIRECTED, 429, 502, 503, 504})
 """The statuses after which another instance, or the same one later, may answer. 502 and 504 are those of proxies."""
 
-Effect = Send | Race | Listen | Receive | Pause | Emit
+Effect = Send | Race | Listen | Receive | Pause | Once | Emit
 Outcome = Reply | Lost
 Raced = tuple[Outcome, ...]
 Flow = Generator[Effect, Any, T]
-"""Is sent `Outcome` for Send and Listen, `Raced` for Race, `bytes | Lost` for Receive, and None for the others."""
+"""Is sent `Outcome` for Send and Listen, `Raced` for Race, `bytes | Lost` for Receive, what Once says, and None for the
+others."""
 
 
 def counted_first(outcomes: Sequence[Outcome]) -> Raced:
