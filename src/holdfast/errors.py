@@ -56,6 +56,12 @@ class BadValue(HoldfastError):
     category = ErrorCategory.INVALID
 
 
+class BadSpan(HoldfastError):
+    """A span of time that ends before it begins."""
+
+    category = ErrorCategory.INVALID
+
+
 class StorageUnavailable(HoldfastError):
     """Object storage or the disk didn't answer. The same call may work in a moment."""
 

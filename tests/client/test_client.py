@@ -282,6 +282,9 @@ def test_errors_are_typed(ask: Both) -> None:
     with pytest.raises(errors.BadTime) as bad:
         ask("plays", "windows", "ann", "yesterday")
     assert bad.value.status == 400 and bad.value.message and bad.value.what_to_do
+    for call in (("plays", "windows", "ann"), ("visits", "sessions", "ann"), ("prices", "history", "ann")):
+        with pytest.raises(errors.BadTime, match=r"ends at 1000, before it begins at 2000\. Swap its ends"):
+            ask(*call, 2_000, 1_000)
     with pytest.raises(errors.BadLimit):
         ask("plays", "windows", "ann", limit=10**6)
     with pytest.raises(errors.BadParameter, match=r"columns='n' is a text. Give a list: \['n'\]"):

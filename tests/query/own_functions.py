@@ -36,7 +36,7 @@ def both(stores: hf.StoreViews, name: str, level: int, day: dt.date | None = Non
     return {
         "points": stores["scores"].get(name),
         "level": levels.get((name, level)),
-        "many": levels.get_many([(name, level), (name, -1)]),
+        "many": [[*key, value] for key, value in levels.get_many([(name, level), (name, -1)]).items()],
         "known": (name, level) in levels,
         "prefix": list(levels.prefix(name)),
         "backwards": [key for key, _ in levels.reverse_range()],

@@ -227,6 +227,24 @@ def test_a_query_of_another_kind_is_refused_with_the_right_path(rest: httpx2.Cli
     assert instead in response.json()["what_to_do"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "plays/windows/ann",
+        "plays/windows",
+        "visits/sessions/%5B%22ann%22,1%5D",
+        "visits/sessions",
+        "prices/history/tea",
+    ],
+)
+def test_a_span_that_ends_before_it_begins_is_refused(rest: httpx2.Client, path: str) -> None:
+    refused = rest.get(f"/{path}?from=2000&to=1000")
+    assert (refused.status_code, refused.json()["error"]) == (400, "bad_time")
+    assert refused.json()["message"] == "The span of time ends at 1000, before it begins at 2000."
+    assert refused.json()["what_to_do"] == "Swap its ends, or leave one out."
+    assert rest.get(f"/{path}?from=1000&to=1000").status_code == 200
+
+
 @pytest.mark.parametrize("text", ["yesterday", "2026-01-31T12:00:00", "-1 parsec", "1e3"])
 def test_an_invalid_time_is_refused(rest: httpx2.Client, text: str) -> None:
     response = rest.get("/plays/windows/ann", params={"from": text})

@@ -113,7 +113,7 @@ def test_several_stores_and_typed_parameters(client: httpx2.Client) -> None:
     assert answer == {
         "points": {"points": 0, "best": None, "money": None, "day": None},
         "level": {"n": 2},
-        "many": [{"n": 2}, None],
+        "many": [["ann", 2, {"n": 2}]],
         "known": True,
         "prefix": [[["ann", n], {"n": n}] for n in range(3)],
         "backwards": [["ann", 2], ["ann", 1], ["ann", 0]],

@@ -84,10 +84,12 @@ class WholeStore:
         """Every value, in the order of the keys."""
         return (value for _, value in self.items())
 
-    def get_many(self, keys: Sequence[Any]) -> list[Any]:
-        """What the store has for each of the keys, None where it has nothing."""
-        found: Iterable[tuple[Any, ...]] = zip(*(view.get_many(keys) for view in self._asked()), strict=True)  # type: ignore[attr-defined]
-        return [self._visible(next((each for each in one if each is not None), None)) for one in found]
+    def get_many(self, keys: Sequence[Any]) -> dict[Any, Any]:
+        """The values of those keys that are there, by key. Of several partitions that have one, the first counts."""
+        found: dict[Any, Any] = {}
+        for view in self._asked():
+            found = {**view.get_many(keys), **found}  # type: ignore[attr-defined]
+        return {key: self._visible(found[key]) for key in keys if key in found}
 
     def approximate_count(self) -> int:
         return sum(view.approximate_count() for view in self._views)

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.chance import new_id
-from holdfast.errors import RESTORE_AGAIN, BadKey, ErrorCategory, HoldfastError
+from holdfast.errors import RESTORE_AGAIN, BadKey, BadSpan, ErrorCategory, HoldfastError
 from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.held_versions import TooManyHolds, TooManyHoldsOfCaller
 from holdfast.instance.read_views import VersionNotAvailable
@@ -93,6 +93,9 @@ def problem_of(error: Exception) -> Problem:
             return Problem(400, "bad_key", error.fact, error.what_to_do, more)
         case BadKey():
             return Problem(400, "bad_key", str(error), "Give a key that a store can hold.")
+        case BadSpan():
+            fact, _, what = str(error).partition(". ")
+            return Problem(400, "bad_time", f"{fact}.", what)
         case BadCursor():
             return Problem(400, "bad_cursor", str(error), "Use an answer's cursor as it is, or start over without one.")
         case UnknownStore():

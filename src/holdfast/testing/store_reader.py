@@ -37,9 +37,9 @@ class StoreInTest:
         """What the store has for a key, None if nothing."""
         return self._ask("get", *key)
 
-    def get_many(self, keys: Sequence[Any]) -> list[Any]:
-        """What the store has for each of the keys, None where it has nothing."""
-        return [self.get(key) for key in keys]
+    def get_many(self, keys: Sequence[Any]) -> dict[Any, Any]:
+        """The values of those keys that are there, by key."""
+        return {key: value for key in keys if (value := self.get(key)) is not None}
 
     def items(self) -> list[tuple[Any, Any]]:
         """All entries, windows and sessions as (key, value)."""

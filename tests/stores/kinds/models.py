@@ -109,7 +109,7 @@ class KeyValue:
         }
 
     def ask(self, store: Any, at: list[int]) -> Answers:
-        assert store.get_many(KEYS) == [store.get(key) for key in KEYS]
+        assert store.get_many(KEYS) == {key: store[key] for key in KEYS if key in store}
         return {
             "get": [store.get(key) for key in KEYS],
             "scan": list(store.scan()),

@@ -91,7 +91,7 @@ def test_an_update_equals_single_puts(options: Any, size: int) -> None:
         store.end_of_version()
         assert dict(store.scan()) == players
         assert list(store.scan(reverse=True)) == list(players.items())[::-1]
-        assert store.get_many([*players, "nobody"]) == [*players.values(), None]
+        assert store.get_many([*players, "nobody"]) == players
     assert at_once._bytes.entries == pairs._bytes.entries == one_by_one._bytes.entries
 
 
@@ -117,7 +117,7 @@ def test_expired_entries_are_hidden_among_visible_ones() -> None:
     later = bound(declared, 2 * SECOND, bytes_)
     left = {name: n for n, name in enumerate(names) if n % 3 and n >= FIRST_ROWS}
     assert dict(later.scan()) == left, "nothing is left of the first batch, and some entries of the others"
-    assert later.get_many(names) == [left.get(name) for name in names]
+    assert later.get_many(names) == left
 
 
 GOOD = cells.pack(Cell(msgspec.msgpack.encode(7)))
@@ -257,7 +257,7 @@ def test_a_cell_of_an_unknown_format_is_refused_by_every_read(kind: str) -> None
 def test_a_truncated_cell_is_not_an_empty_value(cell: bytes) -> None:
     blobs = bound(hf.KeyValueStore("blobs", value=bytes, codec="bytes"))
     blobs["a"] = b""
-    assert blobs.get_many(["a"]) == [b""]
+    assert blobs.get_many(["a"]) == {"a": b""}
     blobs._bytes.put(b"\x01a", cell)
     shots = bound(hf.WindowStore("shots", value=bytes, size="1m", codec="bytes"))
     shots.put("ann", b"", 0)
@@ -288,7 +288,6 @@ def test_a_fetch_of_any_length_in_one_slice_or_several(windows: int, retention: 
         assert list(plays.fetch("ann", from_=0, to=to)) == expected
         assert list(plays.fetch("ann", from_=0, to=to, reverse=True)) == expected[::-1]
     assert list(plays.fetch("ann", from_=step, to=3 * step)) == expected[1:4]
-    assert list(plays.fetch("ann", from_=3 * step, to=step)) == []
 
 
 class Counting(hf.DictBytes):

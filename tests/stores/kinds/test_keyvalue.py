@@ -61,7 +61,7 @@ def test_a_store_behaves_like_a_dictionary() -> None:
     assert counts.pop("d") == 4
     assert counts.pop("d", None) is None
     del counts["c"]
-    assert counts.get_many(["a", "c", "b"]) == [1, None, 2]
+    assert counts.get_many(["a", "c", "b", "a"]) == {"a": 1, "b": 2}
     assert bool(counts)
     with pytest.raises(TypeError, match="approximate_count"):
         len(counts)
@@ -85,6 +85,25 @@ def test_ranges_include_both_ends() -> None:
     assert [key for key, _ in counts.scan(reverse=True)] == [7, 5, 0, -1, -2]
     assert list(counts.range(5, -1)) == []
     assert list(counts.scan()) == [(n, n) for n in (-2, -1, 0, 5, 7)]
+
+
+def test_ends_of_a_range_may_be_the_first_components_of_a_key() -> None:
+    """As over REST: all keys that begin with them."""
+    moves = store((int, str), int)
+    moves.update({(n, name): n for n in (1, 2, 3) for name in ("a", "b")})
+    assert [key for key, _ in moves.items(to=(2,))] == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    assert [key for key, _ in moves.range((2,), (2,))] == [(2, "a"), (2, "b")]
+    assert [key for key, _ in moves.range((2, "b"), (3,))] == [(2, "b"), (3, "a"), (3, "b")]
+    assert [key for key, _ in moves.reverse_range((3,))] == [(3, "b"), (3, "a")]
+    for bad in (2, (), (1, "a", 2), ("a",)):
+        with pytest.raises(BadKey):
+            moves.items(to=bad)
+
+
+def test_many_keys_of_several_components_may_be_lists() -> None:
+    moves = store((int, str), int)
+    moves[1, "a"] = 7
+    assert moves.get_many([[1, "a"], (2, "b")]) == {(1, "a"): 7}
 
 
 def test_iterators_close() -> None:
@@ -372,7 +391,7 @@ def test_of_the_entries_that_a_version_touches_the_last_stay() -> None:
     assert dict(second.items()) == {"a": 3, "b": 2, "c": 4}, "earlier entries make room when the version ends"
     second["d"] = 5
     assert dict(second.items()) == {"b": 2, "c": 4, "d": 5}, "two were touched after a"
-    assert second.get_many(["a", "d"]) == [None, 5]
+    assert second.get_many(["a", "d"]) == {"d": 5}
     second["a"] = 6
     second.end_of_version()
     assert dict(second.items()) == {"a": 6, "d": 5}
@@ -403,7 +422,7 @@ def test_a_scan_of_a_bounded_store_reads_no_single_keys() -> None:
     assert [key for key, _ in second.reverse_range(6, 10)] == [10, 9, 7, 6]
     assert list(second.read_only().keys()) == [*range(8), *range(9, 5_000)]
     assert bytes_.asked == 0
-    assert second.read_only().get_many([7, 8, 9, 10]) == [70, None, 9, 10]
+    assert second.read_only().get_many([7, 8, 9, 10]) == {7: 70, 9: 9, 10: 10}
     assert bytes_.asked == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import BadKey, BadValue, TopologyError
+from holdfast.errors import BadKey, BadSpan, BadValue, TopologyError
 
 NOW = hf.Now(wall=0, event=10_000_000)
 TYPES: dict[str, Any] = {"text": str, "number": int, "bytes": bytes, "several": (str, int)}
@@ -148,3 +148,24 @@ def test_a_session_store_takes_records_as_late_as_gap_and_grace() -> None:
     assert at(100_000).merge("bob", 84_999, None, max, 1) is None
     assert seen == {"expired": 1}
     assert list(at(100_001).fetch("ann")) == []
+
+
+def test_a_span_of_time_that_ends_before_it_begins_is_refused() -> None:
+    windows = hf.WindowStore("plays", value=int, size="10s", retention="1h").bind(hf.DictBytes(), NOW)
+    sessions = hf.SessionStore("visits", value=int, gap="5s", retention="1h").bind(hf.DictBytes(), NOW)
+    prices = hf.VersionedKeyValueStore("prices", value=int, retention="1h").bind(hf.DictBytes(), NOW)
+    calls: list[Callable[[], object]] = [
+        lambda: windows.fetch("ann", from_=2_000, to=1_000),
+        lambda: windows.fetch_all(2_000, 1_000),
+        lambda: windows.fetch_keys("a", "b", 2_000, 1_000, reverse=True),
+        lambda: sessions.find("ann", 2_000, 1_000),
+        lambda: sessions.find_keys(None, None, 2_000, 1_000),
+        lambda: prices.history("ann", 2_000, 1_000),
+        lambda: windows.fetch("ann", from_=dt.datetime(1970, 1, 2, tzinfo=dt.UTC), to=0),
+    ]
+    for call in calls:
+        with pytest.raises(
+            BadSpan, match=r"ends at (1000|0), before it begins at .*\. Swap its ends, or leave one out"
+        ):
+            call()
+    assert list(windows.fetch("ann", from_=1_000, to=1_000)) == []

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 
 import msgspec
 
-from holdfast.errors import BadValue, ErrorCategory, HoldfastError, SettingsError, shown
+from holdfast.errors import BadSpan, BadValue, ErrorCategory, HoldfastError, SettingsError, shown
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.base import Codec, name_of
@@ -115,6 +115,12 @@ class Prefetch:
 
     keys: list[bytes]
     ranges: list[tuple[bytes, bytes]]
+
+
+def check_span(first: Time | None, last: Time | None) -> None:
+    """Raises for a span of time that ends before it begins: nobody asks for nothing."""
+    if first is not None and last is not None and millis(last) < millis(first):
+        raise BadSpan(f"The span of time ends at {last}, before it begins at {first}. Swap its ends, or leave one out.")
 
 
 def millis(time: Time) -> int:

@@ -51,7 +51,7 @@ class EntryView(View[K, V], Generic[K, V, R]):
     """Reads entries by key. R is what a read returns: the value, or the value with its timestamp.
 
     A key of one component is the value itself, a key of several is a tuple. Ranges include both ends, as in Kafka
-    Streams; None leaves an end open.
+    Streams; None leaves an end open. An end may be the first components of a key: all keys that begin with them.
     """
 
     _found: ReadableEntries
@@ -77,11 +77,13 @@ class EntryView(View[K, V], Generic[K, V, R]):
         cell = self._found.find(self._encode(key))
         return default if cell is None else self._read(cell)
 
-    def get_many(self, keys: Sequence[K]) -> list[R | None]:
-        """The value of each of these keys, by one lookup for all of them."""
+    def get_many(self, keys: Sequence[K]) -> dict[K, R]:
+        """The values of those keys that are there, by key, by one lookup for all of them."""
         found = self._found.find_many(self._encode_many(keys))
-        values = iter(self._read_many([cell for cell in found if cell is not None]))
-        return [None if cell is None else next(values) for cell in found] if None in found else list(values)
+        there = [key for key, cell in zip(keys, found, strict=True) if cell is not None] if None in found else keys
+        if len(self._spec.key.fields) > 1:
+            there = [tuple(key) for key in there]  # type: ignore[arg-type, misc]
+        return dict(zip(there, self._read_many([cell for cell in found if cell is not None]), strict=True))
 
     def __getitem__(self, key: K) -> R:
         cell = self._found.find(self._encode(key))
@@ -140,12 +142,19 @@ class EntryView(View[K, V], Generic[K, V, R]):
     def _entries(self, from_: K | None, to: K | None, *, reverse: bool) -> Closing[tuple[K, R]]:
         start, stop = prefix_range(self._spec.key, ())
         if from_ is not None:
-            start = self._encode(from_)
+            start, _ = self._bound(from_)
         if to is not None:
-            stop = self._encode(to) + b"\x00"  # a key followed by 0x00 is the next key in order
+            _, stop = self._bound(to)
         if stop is not None and start >= stop:
             return Closing(iter(()))
         return self._scan(start, stop, reverse=reverse)
+
+    def _bound(self, key: Any) -> tuple[bytes, bytes | None]:
+        """The stored keys of an end: one key, or all keys that begin with the given components."""
+        if isinstance(key, tuple | list) and 0 < len(key) < len(self._spec.key.fields):
+            return prefix_range(self._spec.key, key)
+        encoded = self._encode(key)
+        return encoded, encoded + b"\x00"  # a key followed by 0x00 is the next key in order
 
     def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Closing[tuple[K, R]]:
         """Entries with start <= key < stop."""

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Unpack, overload
 
 from holdfast.errors import BadValue
-from holdfast.stores.kinds.base import K1, K2, K3, K, Options, Prefetch, Time, V, View, length_in_ms, millis
+from holdfast.stores.kinds.base import K1, K2, K3, K, Options, Prefetch, Time, V, View, check_span, length_in_ms, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.layouts.windowed import SessionEntries
@@ -76,6 +76,7 @@ class ReadOnlySessionStore(TimedView[K, V]):
         return self.find(key, reverse=reverse)
 
     def _span(self, earliest_end: Time | None, latest_start: Time | None) -> tuple[int, int | None]:
+        check_span(earliest_end, latest_start)
         kept = self._timed.kept_after + 1
         first = kept if earliest_end is None else max(kept, millis(earliest_end))
         return first, None if latest_start is None else millis(latest_start)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Unpack, overload
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.cells import unpack
-from holdfast.stores.kinds.base import K1, K2, K3, REFUSED, K, Options, Prefetch, Time, V, View, millis
+from holdfast.stores.kinds.base import K1, K2, K3, REFUSED, K, Options, Prefetch, Time, V, View, check_span, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.layouts.versioned import DELETED, Old, VersionedEntries
@@ -56,9 +56,8 @@ class ReadOnlyVersionedKeyValueStore(TimedView[K, V]):
         Before the history only the latest value is known.
         """
         data = self._timed.latest(self._encode(key))
+        check_span(from_, to)
         first, last = None if from_ is None else millis(from_), None if to is None else millis(to)
-        if first is not None and last is not None and last < first:
-            return Closing(iter(()))
         latest = None if data is None else self._latest(data)
         if latest is not None and last is not None and latest.timestamp > last:
             latest = None

@@ -12,7 +12,7 @@ from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.times import Row
-from holdfast.stores.kinds.base import K1, K2, K3, K, Options, Prefetch, Time, V, View, millis
+from holdfast.stores.kinds.base import K1, K2, K3, K, Options, Prefetch, Time, V, View, check_span, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.layouts.windowed import WindowEntries
@@ -101,6 +101,7 @@ class ReadOnlyWindowStore(TimedView[K, V]):
         return Closing(self._windows(self._timed.fetch_keys(*between, first, last, reverse=reverse)))
 
     def _span(self, from_: Time | None, to: Time | None) -> tuple[int, int | None]:
+        check_span(from_, to)
         first = self._timed.kept_after + 1
         if from_ is not None and (time := from_ if type(from_) is int else millis(from_)) > first:
             first = time
