@@ -3,12 +3,16 @@
 import json
 import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
 
+from holdfast.query.access import DOCS, PAGE_FILES
+from holdfast.query.openapi import TAGS
 from holdfast.query.own_documents import OwnDocument
 from holdfast.query.queries import Kinds
 from holdfast.query.rest import create_app, operations_of
@@ -52,7 +56,8 @@ def test_every_route_is_in_the_document_but_those_for_kinds_that_no_store_has(re
     routes = {(each.template, each.method.lower()) for each in operations}
     described = {(path, method) for path, methods in document["paths"].items() for method in methods}
     unlisted = ("{query}/{key}", "sessions", "windows")  # no store here has windows or sessions
-    assert routes - described == {(f"/v1/stores/{{store}}/{path}", "get") for path in unlisted}
+    page = {("/", "get"), *((f"{DOCS}/{name}", "get") for name in PAGE_FILES)}
+    assert routes - described == {(f"/v1/stores/{{store}}/{path}", "get") for path in unlisted} | page
     assert described <= routes
 
 
@@ -115,14 +120,75 @@ def test_every_operation_has_its_own_name(rest: httpx2.Client) -> None:
     assert len(names) == len(set(names)) >= 10
 
 
-def test_the_page_loads_nothing_from_other_hosts(rest: httpx2.Client) -> None:
+def test_the_page_is_in_the_package_and_loads_nothing_from_other_hosts(rest: httpx2.Client) -> None:
+    """It asks for paths beside its own: it may be behind a path of a proxy."""
+    root = rest.get("/../../")
+    assert (root.status_code, root.headers["location"]) == (307, "v1/docs")
     page = rest.get("/../docs")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "connect-src 'self'" in page.headers["content-security-policy"]
-    assert "http://" not in page.text
-    assert "https://" not in page.text
-    assert not re.search(r"\b(src|href|action)=|@import|url\(", page.text)
-    assert re.findall(r"\b(?:ask|fetch)\(\s*[\"'`]([^\"'`]*)", page.text) == ["openapi.json"]
+    loaded = re.findall(r'(?:src|href)="([^"]*)"', page.text)
+    assert loaded == ["data:,", "docs/swagger-ui.css", "docs/start.css", "docs/swagger-ui-bundle.js", "docs/start.js"]
+    answers = {name: rest.get(f"/../{name}") for name in ("docs", *loaded[1:])}
+    for name, answer in answers.items():
+        assert answer.status_code == 200 and answer.headers["x-content-type-options"] == "nosniff", name
+        policy = dict(each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";"))
+        assert policy == {
+            "default-src": "'none'",
+            "script-src": "'self'",
+            "style-src": "'self'",
+            "connect-src": "'self'",
+            "img-src": "data:",
+            "base-uri": "'none'",
+            "form-action": "'none'",
+            "frame-ancestors": "'none'",
+        }
+    types = [answer.headers["content-type"].partition(";")[0] for answer in answers.values()]
+    assert types == ["text/html", "text/css", "text/css", "text/javascript", "text/javascript"]
+    ours = page.text + answers["docs/start.js"].text + answers["docs/start.css"].text
+    assert "//" not in re.sub(r" // [^\n]*", "", ours) and "@import" not in ours
+    assert re.findall(r"\bfetch\(([^,)]*)", ours) == ['"openapi.json"']
+    assert {*re.findall(r"url\(([^)]{5})", answers["docs/swagger-ui.css"].text)} <= {"data:", '"data'}
+    for name in ("LICENSE", "NOTICE", "swagger-ui-bundle.js.LICENSE.txt"):
+        assert files("holdfast.query").joinpath("docs_page", name).is_file()
+
+
+def test_every_operation_is_in_a_group_and_says_what_it_answers(group: Group) -> None:
+    document = group.get("/v1/openapi.json").json()
+    groups = [tag["name"] for tag in document["tags"]]
+    assert groups == [name for name in TAGS if name in groups] and all(tag["description"] for tag in document["tags"])
+    used: set[str] = set()
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            [tag] = operation["tags"]
+            used.add(tag)
+            assert all(answer.get("description") or "$ref" in answer for answer in operation["responses"].values()), (
+                path
+            )
+    assert used == {*groups}
+
+
+def test_examples_can_be_sent_as_they_are(rest: httpx2.Client) -> None:
+    """What isn't required has none: whoever tries an operation would send it."""
+    document, tried = rest.get("/../openapi.json").json(), set[str]()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            examples = {each["name"]: each["example"] for each in operation["parameters"] if "example" in each}
+            required = {each["name"] for each in operation["parameters"] if each["required"]}
+            if {*examples} != required:
+                stores = [each for each in operation["parameters"] if each["name"] == "store"]
+                assert "enum" not in stores[0]["schema"], f"{path}: a store of the app can be asked"
+                continue
+            url = f"/../..{path}"
+            for name in re.findall(r"\{(\w+)\}", path):
+                url = url.replace(f"{{{name}}}", quote(examples.pop(name), safe=""))
+            bodies = operation.get("requestBody", {"content": {None: {}}})["content"]
+            for media, body in bodies.items():
+                sent = body.get("example")
+                content = sent if isinstance(sent, str) or sent is None else json.dumps(sent)
+                headers = {} if media is None else {"content-type": media}
+                with rest.stream(method.upper(), url, params=examples, content=content, headers=headers) as answer:
+                    assert answer.status_code in (200, 404, 503), (path, answer.read())
+                    tried.add(operation["operationId"])
+    assert {"get_key", "get_keys", "post_keys", "get_range", "sql", "hold", "release", "get_arrow"} <= tried
 
 
 def test_the_document_has_what_the_page_asks_with(rest: httpx2.Client) -> None:
@@ -144,7 +210,12 @@ def test_the_page_needs_no_token_and_asks_for_one() -> None:
     tokens = RestSettings(tokens="ann ann-0123456789abcdef read:*")
     app = create_app(World().reader, lambda: STATE, settings=tokens)
     with serve(app, port=0) as server, httpx2.Client(base_url=server.url) as client:
-        assert "authorization: `Bearer ${token}`" in client.get("/v1/docs").text
+        assert "authorization: `Bearer ${token}`" in client.get("/v1/docs/start.js").text
+        assert [client.get(path).status_code for path in ("/", "/v1/docs", "/v1/docs/swagger-ui.css")] == [
+            307,
+            200,
+            200,
+        ]
         assert client.get("/v1/openapi.json").status_code == 401
         sent = {"authorization": "Bearer ann-0123456789abcdef"}
         assert client.get("/v1/openapi.json", headers=sent).status_code == 200

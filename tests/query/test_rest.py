@@ -218,7 +218,7 @@ def test_the_state(rest: httpx2.Client) -> None:
     }
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/stores/", "/v2/stores", "/v1/stores/a/b"])
+@pytest.mark.parametrize("path", ["/v", "/v1", "/v1/stores/", "/v2/stores", "/v1/stores/a/b"])
 def test_an_unknown_path_is_404_with_the_page_of_all_and_a_few_similar_ones(rest: httpx2.Client, path: str) -> None:
     what = _problem(rest.get(path), 404, "no_such_path")["what_to_do"]
     assert what.startswith("/v1/docs shows all paths") and len(what) < 400

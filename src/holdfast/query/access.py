@@ -6,7 +6,7 @@ under a store follow from the store's name alone, whether there is such a store 
 
     /health/live, /health/ready    nothing: load balancers and supervisors have no token, and the answers have a status,
                                    a version and the app's id. They read no store and cost nothing
-    /v1/docs                       nothing: the page is the same in every app
+    /, /v1/docs, and its files     nothing: the page is the same in every app
     /v1/stores, /v1/routing,       any token; they name the stores that the token may read, and the tasks of these
     /v1/openapi.json
     /v1/stores/{store}, and below  read:{store}
@@ -36,7 +36,15 @@ from holdfast.query.problems import Problem
 from holdfast.query.refusing import RefusedRequests
 from holdfast.settings.rest import RestSettings
 
-OPEN: Final = frozenset({LIVE, "/health/ready", "/v1/docs"})
+DOCS: Final = "/v1/docs"
+PAGE_FILES: Final[Mapping[str, str]] = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "start.js": "text/javascript",
+    "start.css": "text/css",
+}
+"""What the page of the operations loads, with the types."""
+OPEN: Final = frozenset({LIVE, "/health/ready", "/", DOCS, *(f"{DOCS}/{name}" for name in PAGE_FILES)})
 _STORES: Final = "/v1/stores/"
 _NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "/v1/stores": (),

@@ -91,6 +91,8 @@ class ArrowEndpoints:
                 media=ARROW_TYPE,
                 answer_headers=SOURCE_HEADERS,
                 stores=self._tables,
+                tag="Columns and SQL",
+                returns="Record batches. Without the end marker of the format the stream was cut off.",
             ),
             Operation(
                 "hold",
@@ -101,6 +103,8 @@ class ArrowEndpoints:
                 (_SECONDS, *FRESH),
                 gone,
                 method="POST",
+                tag="Columns and SQL",
+                returns="The id of the hold, its version, and when it ends.",
             ),
             Operation(
                 "release",
@@ -111,6 +115,9 @@ class ArrowEndpoints:
                 (),
                 REFUSALS,
                 method="DELETE",
+                tag="Columns and SQL",
+                returns="The id of the hold that has ended.",
+                examples={"hold": "0123456789abcdef"},
             ),
         ]
 

@@ -108,9 +108,35 @@ def health_operations(reader: StoreReader, state: Callable[[], AppStateInfo]) ->
         return await metrics_text(call.request)
 
     return [
-        Operation("get_live", "/health/live", "Whether the process answers.", live, Health),
-        Operation("get_ready", "/health/ready", "Whether its tasks have caught up.", ready, Health, errors=(503,)),
-        Operation("get_stores_health", "/health/stores", "Reads each store.", stores, StoresHealth, errors=(503,)),
+        Operation(
+            "get_live",
+            "/health/live",
+            "Whether the process answers.",
+            live,
+            Health,
+            tag="The app",
+            returns="The process answers.",
+        ),
+        Operation(
+            "get_ready",
+            "/health/ready",
+            "Whether its tasks have caught up.",
+            ready,
+            Health,
+            errors=(503,),
+            tag="The app",
+            returns="All tasks of this instance have caught up.",
+        ),
+        Operation(
+            "get_stores_health",
+            "/health/stores",
+            "Reads each store.",
+            stores,
+            StoresHealth,
+            errors=(503,),
+            tag="The app",
+            returns="Every partition of every store can be read.",
+        ),
         Operation(
             "get_metrics",
             "/metrics",
@@ -119,6 +145,8 @@ def health_operations(reader: StoreReader, state: Callable[[], AppStateInfo]) ->
             None,
             media=PLAIN,
             other_media=("application/openmetrics-text",),
+            tag="The app",
+            returns="All metrics of this process.",
         ),
     ]
 

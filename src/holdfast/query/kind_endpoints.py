@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast.log.commits import Point
 from holdfast.query.all_keys import AskedAll
 from holdfast.query.answers import all_keys_answer, from_parts, query_answer
-from holdfast.query.keytext import render_key
+from holdfast.query.keytext import example, render_key
 from holdfast.query.opening import OpenStores, ReadSource
 from holdfast.query.operations import (
     FIELDS,
@@ -34,6 +34,7 @@ from holdfast.query.queries import Asked, AskedQuery, Kinds, Placed
 from holdfast.query.reader import StoreReader
 from holdfast.query.requests import cursor_for, key_in_path
 from holdfast.query.showing import Fields, fields_of, selected
+from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.kinds import queries
 from holdfast.stores.kinds.queries import Item, Query
 from holdfast.stores.spec import StoreSpec
@@ -47,6 +48,7 @@ _BETWEEN = (
 )
 _ALWAYS = ("sessions", "windows")
 """Queries for all keys that have a path in every app."""
+_TAGS = {**dict.fromkeys(("windows", "sessions", "history"), "Times"), "rank": "Leaderboards"}
 _TEXTS = {"from": "The earliest, which is included.", "to": "The latest, which is included."}
 
 
@@ -81,7 +83,15 @@ class KindEndpoints:
             (*REFUSALS, 410),
             stores=functools.partial(self._kinds.with_query, self._reader.specs, name),
             late=True,
+            key_example=functools.partial(self._example, name),
+            tag=_TAGS.get(name, "Queries of kinds"),
+            returns=f"The {name} in their order, and whether there are more.",
         )
+
+    def _example(self, name: str, store: str) -> str:
+        spec = self._kinds.answering(self._reader.specs, store, name)
+        query = self._kinds.query(spec, name)
+        return example(spec.key if query.key is None else key_schema(query.key))
 
     def _operation_for_all(self, name: str, found: list[Query], *, listed: bool = True) -> Operation:
         parameters = {each.name: each for query in found if query.all_keys for each in parameters_of(query)}
@@ -96,6 +106,8 @@ class KindEndpoints:
             (*REFUSALS, 410),
             stores=functools.partial(self._kinds.with_query, self._reader.specs, name),
             late=True,
+            tag=_TAGS.get(name, "Queries of kinds"),
+            returns=f"A page of {name}, and the cursor of the next one.",
             listed=listed,
         )
 

@@ -39,6 +39,8 @@ class LeaderboardEndpoints:
                 (LIMITED, FIELDS, PARTIAL, *FRESH),
                 (*REFUSALS, 410),
                 stores=self._leaderboards,
+                tag="Leaderboards",
+                returns="The rows with all their columns.",
             )
         ]
 

@@ -176,6 +176,8 @@ class Operation:
     method: str = "GET"
     body: Any = None
     """The type of the JSON that is sent."""
+    body_example: Callable[[str, str], Mapping[str, Any]] | None = None
+    """What may be sent, by media type, for a store and one of its keys."""
     plain_body: bool = False
     """Whether a text may be sent instead, as text/plain."""
     media: str = JSON
@@ -189,10 +191,16 @@ class Operation:
     """The names that `{store}` may have, if not all stores can be asked for it."""
     examples: Mapping[str, str] = field(default_factory=dict)
     """Of other parts of the path."""
+    key_example: Callable[[str], str] | None = None
+    """A key of a store as it is asked for here, if that isn't the store's own key."""
     late: bool = False
     """Whether the function checks the parameters itself, when it knows the store."""
     listed: bool = True
     """Whether it is in the OpenAPI document."""
+    tag: str = ""
+    """The group of operations in the OpenAPI document: one of `openapi.TAGS`."""
+    returns: str = ""
+    """What a success answers, in words."""
 
     @property
     def template(self) -> str:

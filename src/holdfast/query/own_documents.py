@@ -15,6 +15,7 @@ from holdfast.query.keytext import render_scalar
 from holdfast.query.refusals import refusals
 from holdfast.topology.endpoints import PARAMETER_TYPES, EndpointParameter, OwnEndpoint
 
+OWN_TAG: Final = "Your own endpoints"
 _OWN: Final = "own."
 _REF: Final = f"#/components/schemas/{_OWN}{{name}}"
 _SCHEMAS: Final[Mapping[Any, Mapping[str, Any]]] = {
@@ -24,6 +25,16 @@ _SCHEMAS: Final[Mapping[Any, Mapping[str, Any]]] = {
     bool: {"type": "boolean"},
     dt.date: {"type": "string", "format": "date"},
     dt.datetime: {"type": "string", "format": "date-time"},
+}
+
+
+_EXAMPLES: Final[Mapping[Any, Any]] = {
+    str: "alice",
+    int: 42,
+    float: 0.5,
+    bool: True,
+    dt.date: "2026-01-31",
+    dt.datetime: "2026-01-31T12:00:00Z",
 }
 
 
@@ -77,18 +88,20 @@ def _described(endpoint: OwnEndpoint, answer: Mapping[str, Any]) -> dict[str, An
     return {
         "operationId": f"own_{endpoint.place.replace(':', '.')}",
         "summary": endpoint.text,
+        "tags": [OWN_TAG],
         "parameters": [
             {
                 "name": each.name,
                 "in": "path" if each.in_path else "query",
                 "required": each.required,
+                **({"example": _EXAMPLES[each.type]} if each.required else {}),
                 "schema": {**_SCHEMAS[each.type], **_default(each)},
             }
             for each in endpoint.parameters
         ],
         "responses": {
             "200": {
-                "description": "The answer.",
+                "description": "What the app's function returns.",
                 "headers": answer_headers(SOURCE_HEADERS),
                 "content": {"application/json": {"schema": answer}},
             },

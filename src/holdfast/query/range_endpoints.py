@@ -19,6 +19,7 @@ from holdfast.query.operations import (
     FIELDS,
     FLAG,
     FRESH,
+    JSON,
     LIMITED,
     MAX_LIMIT,
     PARTIAL,
@@ -62,6 +63,7 @@ _CURSOR: Final = Parameter("cursor", TEXT, "The `cursor` of the page before.")
 _UNLIMITED: Final = Parameter("limit", Type({"type": "integer", "minimum": 1}, _any_limit), "How many at most.")
 _KEY: Final = Parameter("key", TEXT, "A key, as in the path. May be given many times.", required=True, many=True)
 _APPROXIMATE: Final = Parameter("approximate", FLAG, "true: the engines' estimate, without reading the entries.")
+_ENTRIES: Final = "One entry per key, in the order of the keys; `found` says whether it is there."
 
 
 class RangeEndpoints:
@@ -78,7 +80,18 @@ class RangeEndpoints:
         keys, shown = "/v1/stores/{store}/keys", (FIELDS, PARTIAL, *FRESH)
         paged, many = (*_RANGE, _REVERSE), (*gone, 413)
         return [
-            Operation("get_keys", keys, "Many keys.", self.keys, KeysAnswer, (_KEY, *shown), many, stores=by_key),
+            Operation(
+                "get_keys",
+                keys,
+                "Many keys.",
+                self.keys,
+                KeysAnswer,
+                (_KEY, *shown),
+                many,
+                stores=by_key,
+                tag="Entries",
+                returns=_ENTRIES,
+            ),
             Operation(
                 "post_keys",
                 keys,
@@ -89,7 +102,10 @@ class RangeEndpoints:
                 many,
                 method="POST",
                 body=list[Any],
+                body_example=lambda store, key: {JSON: [_member(key)]},
                 stores=by_key,
+                tag="Entries",
+                returns=_ENTRIES,
             ),
             Operation(
                 "get_range",
@@ -100,6 +116,8 @@ class RangeEndpoints:
                 (*paged, LIMITED, _CURSOR, *shown),
                 gone,
                 stores=by_key,
+                tag="Entries",
+                returns="A page of entries, and the cursor of the next one.",
             ),
             Operation(
                 "scan",
@@ -111,6 +129,8 @@ class RangeEndpoints:
                 gone,
                 media=NDJSON,
                 stores=by_key,
+                tag="Entries",
+                returns="One JSON object per line.",
             ),
             Operation(
                 "count",
@@ -120,6 +140,8 @@ class RangeEndpoints:
                 CountAnswer,
                 (*_RANGE, _APPROXIMATE, PARTIAL, *FRESH),
                 gone,
+                tag="Entries",
+                returns="The number of entries, and whether it is exact.",
             ),
         ]
 
@@ -278,3 +300,15 @@ class RangeEndpoints:
         spec = self._specs[call.store]
         self._kinds.check_by_key(spec)
         return spec
+
+
+def _member(key: str) -> object:
+    """The text of a key as it is in JSON.
+
+    >>> _member("alice"), _member('["alice",42]')
+    ('alice', ['alice', 42])
+    """
+    try:
+        return msgspec.json.decode(key)
+    except msgspec.DecodeError:
+        return key

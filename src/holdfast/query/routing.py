@@ -46,7 +46,15 @@ def routing_operations(
         return json_response(_answer(call, reader, state().version, places()))
 
     return [
-        Operation("get_routing", "/v1/routing", "Where the replicas of each task are.", routing, Routing),
+        Operation(
+            "get_routing",
+            "/v1/routing",
+            "Where the replicas of each task are.",
+            routing,
+            Routing,
+            tag="The app",
+            returns="The stores with their keys, the instances with their addresses, and who has which task.",
+        ),
     ]
 
 

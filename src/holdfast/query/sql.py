@@ -26,7 +26,7 @@ from holdfast.query.arrow import ARROW_TYPE
 from holdfast.query.columns import ColumnReader, HeldStores
 from holdfast.query.freshness import Freshness
 from holdfast.query.grants import check_covered, visible
-from holdfast.query.operations import FRESH, PLAIN, Call, Operation
+from holdfast.query.operations import FRESH, JSON, PLAIN, Call, Operation
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.pruning import indexed, key_ranges, masked, times_of
 from holdfast.query.result_texts import csv_of, json_rows
@@ -156,9 +156,12 @@ class SqlEndpoint:
                 errors,
                 method="POST",
                 body=SqlAsk,
+                body_example=_example,
                 plain_body=True,
                 other_media=(_CSV, ARROW_TYPE),
                 answer_headers=(*SOURCE_HEADERS, MORE_HEADER),
+                tag="Columns and SQL",
+                returns="The columns and rows of the result, and the version of all stores in it.",
             )
         ]
 
@@ -221,3 +224,8 @@ def _shown(result: Result[StoresAtVersion]) -> SqlAnswer:
     source: dict[str, Any] = _NO_SOURCE if held is None else from_parts("", held.source)
     rows: Any = msgspec.Raw(json_rows(result.rows, RESULT_BYTES))  # JSON already
     return SqlAnswer(columns=columns, rows=rows, more=result.more, **{name: source[name] for name in _NO_SOURCE})
+
+
+def _example(store: str, key: str) -> dict[str, Any]:
+    statement = f'SELECT * FROM "{store}" LIMIT 10'
+    return {JSON: {"sql": statement}, PLAIN: statement}

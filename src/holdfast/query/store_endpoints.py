@@ -57,9 +57,25 @@ class StoreEndpoints:
     def operations(self) -> list[Operation]:
         gone = (*REFUSALS, 410)
         return [
-            Operation("list_stores", "/v1/stores", "The stores, with their types.", self.stores, StoresAnswer),
             Operation(
-                "get_store", "/v1/stores/{store}", "One store, with its types.", self.one, StoreAnswer, (), REFUSALS
+                "list_stores",
+                "/v1/stores",
+                "The stores, with their types.",
+                self.stores,
+                StoresAnswer,
+                tag="Stores",
+                returns="Each store with its kind, the types of its key and its value, and its options.",
+            ),
+            Operation(
+                "get_store",
+                "/v1/stores/{store}",
+                "One store, with its types.",
+                self.one,
+                StoreAnswer,
+                (),
+                REFUSALS,
+                tag="Stores",
+                returns="The store with its kind, the types of its key and its value, and its options.",
             ),
             Operation(
                 "get_key",
@@ -70,6 +86,8 @@ class StoreEndpoints:
                 (FIELDS, AS_OF, *FRESH),
                 gone,
                 stores=partial(self._kinds.by_key, self._specs),
+                tag="Entries",
+                returns="The value, its times where the store keeps them, and the version and replica it is from.",
             ),
             Operation(
                 "get_rewriting",
@@ -79,8 +97,18 @@ class StoreEndpoints:
                 RewritingAnswer,
                 (),
                 REFUSALS,
+                tag="Stores",
+                returns="How far each partition is.",
             ),
-            Operation("get_state", "/v1/state", "The state of the app, and its tasks here.", self.state, AppStateInfo),
+            Operation(
+                "get_state",
+                "/v1/state",
+                "The state of the app, and its tasks here.",
+                self.state,
+                AppStateInfo,
+                tag="The app",
+                returns="The state with its cause, the versions, and each task of this instance.",
+            ),
         ]
 
     async def stores(self, call: Call) -> Response:

@@ -97,6 +97,8 @@ class Watches:
                 errors,
                 media="text/event-stream",
                 headers=(_LAST_EVENT,),
+                tag="Changes",
+                returns="Server-sent events: one per change, and a heartbeat while there is none.",
             )
         ]
 
