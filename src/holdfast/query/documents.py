@@ -1,7 +1,7 @@
 """The OpenAPI document over HTTP, and a page to try the operations with.
 
 The page is Swagger UI 5.35.0 as its authors have published it, in the folder `docs_page` with its licence, and a script
-of ours that starts it (decision 0050). Everything is in this package; the headers forbid the page to load anything from
+of ours that starts it (decision 0051). Everything is in this package; the headers forbid the page to load anything from
 other hosts, or to run what isn't a file here.
 """
 
