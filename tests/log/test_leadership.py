@@ -12,9 +12,10 @@ from holdfast.errors import StorageUnavailable
 from holdfast.log import documents, names
 from holdfast.log.commits import Writer
 from holdfast.log.leadership import Leader, Leadership, OutdatedDriver, accepts, may_be_led
+from holdfast.log.log import Log
 from holdfast.log.objects import Put, Storage
 from holdfast.words import Millis
-from tests.log.making import Watched, overwrite
+from tests.log.making import Watched, app_spec, overwrite
 
 NOON = Millis(43_200_000)
 
@@ -116,12 +117,46 @@ def test_a_start_that_fails_while_it_takes_over_leaves_at_most_an_epoch(storage:
     assert take_over(storage, "c").driver.epoch == 3
 
 
-def test_a_check_is_one_request_without_a_put(storage: Storage) -> None:
+def test_a_check_is_two_requests_without_a_put(storage: Storage) -> None:
     watched = Watched(storage)
     leader = take_over(watched, "a")
     watched.calls.clear()
     leader.check()
-    assert watched.calls == [("exists", names.leader(2))]
+    assert watched.calls == [("exists", names.leader(2)), ("get", names.leader(1))]
+
+
+def set_back(storage: Storage, epoch: int) -> None:
+    """The log goes back to a backup from before the drivers of this epoch and later ones."""
+    storage.delete([name for name in storage.list_flat(names.LEADERS) if (names.number_of(name) or 0) >= epoch])
+
+
+def test_a_driver_of_before_a_set_back_finds_out_although_its_epoch_is_given_again(storage: Storage) -> None:
+    log = Log.create_or_open(storage, app_spec()).id
+    for driver in "abc":
+        sleeping = Leadership.take_over(storage, log, driver, NOON)
+    set_back(storage, 2)
+    with pytest.raises(OutdatedDriver, match="driver c, epoch 3.* no longer has its record leader/0+3.json"):
+        sleeping.check()
+    for driver in "xy":
+        new = Leadership.take_over(storage, log, driver, NOON)
+        with pytest.raises(OutdatedDriver):
+            sleeping.check()
+    assert new.driver.epoch == sleeping.driver.epoch
+    with pytest.raises(OutdatedDriver, match="driver c, epoch 3.*driver y, epoch 3.* was started later"):
+        sleeping.check()
+    assert sleeping.is_outdated
+    new.check()
+
+
+def test_a_log_that_is_not_there_outdates_nobody(storage: Storage) -> None:
+    leader = Leadership.take_over(storage, Log.create_or_open(storage, app_spec()).id, "a", NOON)
+    kept = {name: storage.get(name) for name in (names.leader(1), names.LOG)}
+    storage.delete([*kept])
+    with pytest.raises(StorageUnavailable, match="There is no log at"):
+        leader.check()
+    for name, data in kept.items():
+        storage.create(name, data)
+    leader.check()
 
 
 def test_a_failure_of_an_outdated_driver_is_explained_by_one_error(storage: Storage) -> None:

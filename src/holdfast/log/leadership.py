@@ -1,17 +1,17 @@
 """Leadership: which driver of an app commits, delivers to sinks and cleans.
 
 A start creates `leader/<epoch>.json` with the next free epoch and reads the newest commit only after that. From then on
-the driver of the epoch before is outdated. It finds out by asking for one object, the next epoch's, which it does
-before each commit, before each delivery to sinks, before each cleaning, and once per second while nothing happens.
+the driver of the epoch before is outdated. It finds out by asking for the next epoch's object, which it does before
+each commit, before each delivery to sinks, before each cleaning, and once per second while nothing happens. It reads
+its own record, too: a log that was set back to a backup from before this driver's start gives its epoch again.
 
 This is not a lock. A put or a delivery that was under way at the takeover may still arrive, and a driver that slept may
 wake up at any step. So the commit, created if absent, still decides which version exists: the new driver accepts a
 version that an older epoch committed after the takeover (`accepts`), and a commit under a number that was cleaned is
 not believed (see `Log.newest`).
 
-Records are small and only the newest ones are kept. A driver that slept through more starts than that finds no next
-epoch. If its predecessor is gone it can't commit; if nothing was committed since, its commit is like one that was under
-way at the takeover.
+Records are small and only the newest ones are kept. A driver that slept through more starts than that finds neither
+the next epoch nor its own record.
 """
 
 import logging
@@ -21,10 +21,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
-from holdfast.log import documents, names
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError, StorageUnavailable
+from holdfast.log import documents, identity, names
 from holdfast.log.commits import Writer
-from holdfast.log.objects import Storage
+from holdfast.log.objects import ObjectMissing, Storage
 from holdfast.words import Millis
 
 logger = logging.getLogger(__name__)
@@ -164,17 +164,33 @@ class Leadership:
         return error
 
     def check(self) -> None:
-        """Raises OutdatedDriver if another driver has taken over. One request, without a put."""
-        following = self.driver.epoch + 1
-        if self._storage.exists(names.leader(following)):
+        """Raises OutdatedDriver if another driver has taken over. Two requests, without a put."""
+        if (found := self._look()) is not None:
             self.is_outdated = True
-            newest = next_epoch(self._storage.list_flat(names.LEADERS)) - 1
-            # The error that led here says nothing more.
-            raise outdated(self.driver, self._name_of(max(newest, following)), self._storage.place) from None
+            raise found from None  # the error that led here says nothing more
 
-    def _name_of(self, epoch: int) -> str:
+    def _look(self) -> OutdatedDriver | None:
+        own, place = self.driver, self._storage.place
+        following = own.epoch + 1
+        if self._storage.exists(names.leader(following)):
+            newest = next_epoch(self._storage.list_flat(names.LEADERS)) - 1
+            return outdated(own, str(self._found(max(newest, following))), place)
         try:
-            return str(_read(self._storage, self._leader.log, epoch).driver)
+            found = self._found(own.epoch)
+        except ObjectMissing:
+            if identity.read(self._storage) is None:  # a volume that isn't mounted
+                raise StorageUnavailable(f"There is no log at {place}. Mount its volume, or restore it.") from None
+            return OutdatedDriver(
+                f"This driver, {own}, is outdated: {place} no longer has its record {names.leader(own.epoch)}. Either "
+                "the log was set back to a backup from before its start, or many drivers were started since. This one "
+                "has stopped. If no other one runs, start this app again."
+            )
+        return None if found == own else outdated(own, str(found), place)
+
+    def _found(self, epoch: int) -> Writer | str:
+        """The driver of an epoch, or what there is to say about one whose record can't be read."""
+        try:
+            return _read(self._storage, self._leader.log, epoch).driver
         except (DamagedObject, documents.UnknownFormat) as error:
             return f"a driver whose record can't be read ({error})"
 
