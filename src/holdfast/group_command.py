@@ -68,17 +68,30 @@ class Target:
     def opened(self) -> "tuple[Log, Settings]":
         """The log of the app, and the settings it was found by."""
         settings = load(file=self.file, env=os.environ).settings
-        app = app_or_default(self.app, settings)
         if self.log is not None:
             settings = replace(settings, log=replace(settings.log, url=self.log))
+            if not (self.app or os.environ.get(APP)):
+                return _open(None, self.log, settings.log.options), settings
+        app = app_or_default(self.app, settings)
         return _open(app, settings.log_url(app), settings.log.options), settings
+
+    def is_known(self) -> bool:
+        """Whether an option, the environment or the folder says which app it is."""
+        if self.app or self.log or os.environ.get(APP) or os.environ.get(LOG):
+            return True
+        return len(apps_in(load(file=self.file, env=os.environ).settings)) == 1
+
+
+def apps_in(settings: "Settings") -> list[str]:
+    """The ids of the apps whose logs are in the folder of the settings."""
+    return sorted(each.parent.name for each in Path(settings.base_dir).glob("*/log") if each.is_dir())
 
 
 def app_or_default(given: str | None, settings: "Settings") -> str:
     """The id of the app that a command is about: the given one, that of the environment, or the only one here."""
     if found := given or os.environ.get(APP):
         return found
-    here = sorted(each.parent.name for each in Path(settings.base_dir).glob("*/log") if each.is_dir())
+    here = apps_in(settings)
     if len(here) == 1:
         return here[0]
     has = f"{settings.base_dir} has the apps {', '.join(here)}" if here else f"{settings.base_dir} has no app"
@@ -240,13 +253,13 @@ class GroupReader:
         self._clock.sleep(self._interval / _LOOKS_PER_INTERVAL)
 
 
-def _open(app: str, url: str, options: Mapping[str, str]) -> "Log":
+def _open(app: str | None, url: str, options: Mapping[str, str]) -> "Log":
     from holdfast.log.identity import OtherApp
     from holdfast.log.log import Log
     from holdfast.log.storage import open_storage
 
     log = Log.open(open_storage(url, options))
-    if log.app.id != app:
+    if app is not None and log.app.id != app:
         raise OtherApp(
             f"The log at {log.storage.place} belongs to the app {log.app.id!r}, and --app says {app!r}. Correct one of "
             "--app and --log."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.group_command import APP, LOG, AppOption, FileOption, LogOption, Target
+from holdfast.group_command import APP, AppOption, FileOption, LogOption, Target
 
 if TYPE_CHECKING:
     import ssl
@@ -41,7 +41,8 @@ class Connection:
     address: Annotated[
         str | None,
         typer.Option(
-            help=f"Addresses of REST, separated by commas. Without it and --app: {ADDRESS}, {APP}, or {LOCAL}.",
+            help=f"Addresses of REST, separated by commas. Without it and --app: {ADDRESS}, {APP}, the only app in "
+            f"this folder, or {LOCAL}.",
             show_default=False,
         ),
     ] = None
@@ -111,12 +112,13 @@ class Connection:
         if in_log and self.address is not None:
             raise typer.BadParameter("--address can't be combined with --app and --log. Give either of them.")
         elsewhere = self.address or os.environ.get(ADDRESS)
-        if not in_log and (elsewhere or not (os.environ.get(APP) or os.environ.get(LOG))):
+        target = Target(self.app, self.log, self.file)
+        if not in_log and (elsewhere or not target.is_known()):
             given = elsewhere or LOCAL
             return [each.strip() for each in given.split(",")]
         from holdfast.rest_calls import rest_addresses
 
-        return rest_addresses(Target(self.app, self.log, self.file).opened()[0])
+        return rest_addresses(target.opened()[0])
 
     @property
     def options(self) -> "ReadOptions":

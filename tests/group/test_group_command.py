@@ -29,6 +29,7 @@ from holdfast.group_command import AppMissing, GroupReader, Target, keep_looking
 from holdfast.log import names
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
+from holdfast.query_connection import Connection
 from holdfast.words import Version
 from tests.log.making import app_spec, grow
 
@@ -272,6 +273,7 @@ def test_a_member_of_another_log_is_left_out_with_a_warning(cluster: Cluster, ca
 def test_app_and_log_come_from_the_environment_or_from_the_folder(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    a_group(cluster)
     app = cluster.log.app.id
 
     def invoke(*more: str) -> Result:
@@ -288,6 +290,8 @@ def test_app_and_log_come_from_the_environment_or_from_the_folder(
     monkeypatch.delenv("HOLDFAST_LOG")
     shutil.copytree(cluster.url, tmp_path / ".holdfast" / app / "log")
     assert invoke().exit_code == 0, "the only app of the folder"
+    for found in (Connection(), Connection(log=cluster.url)):
+        assert sorted(found.addresses()) == ["http://a:8080", "http://b:8080"], "queries find its instances too"
     (tmp_path / ".holdfast" / "zoo" / "log").mkdir(parents=True)
     with pytest.raises(AppMissing, match=rf"has the apps {app}, zoo\. Write --app ID"):
         raise invoke().exception or AssertionError

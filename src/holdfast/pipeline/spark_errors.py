@@ -100,8 +100,8 @@ def _translated(error: Exception) -> HoldfastError:
         if kind == _OTHER_TYPE or _DAMAGED.search(str(error)):
             return UnreadableFile(
                 f"{problem} Each start repeats the batch until the file can be read. Write it again under its name, as "
-                "the source's schema says; or leave out what can't be read of such files, with the source's "
-                '.option("ignoreCorruptFiles", "true").'
+                "the source's schema says; or delete it, which leaves its records out; or leave out what can't be read "
+                'of such files, with the source\'s .option("ignoreCorruptFiles", "true").'
             )
         return SparkUnavailable(problem)
     # PySpark raises its own classes of errors when the cause is the plan, the data or Python code. Of a JVM that is

@@ -115,7 +115,7 @@ class SharedJob:
         tasks = union.mapInArrow(work.run, RESULT)
         if not is_partitioned_by(tasks, columns.keys, self.partitions):
             self._apart.add(combination)
-            logger.warning(
+            logger.info(
                 "Spark's plan doesn't keep the partitions of %s together, so they run in jobs of their own.", keys
             )
             return None

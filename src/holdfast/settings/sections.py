@@ -99,15 +99,15 @@ class BatchSettings(Section):
     ] = Duration("100ms")
     max_records: Annotated[
         int | None,
-        "The maximum number of records per batch, for Kafka. A source has it if it is read with `app.reader`; one that "
-        "is read without a limit is refused.",
+        "The maximum number of records per batch, for Kafka. A source has it if it is read with `app.reader`; a Kafka "
+        "source that is read without a limit is refused.",
         InKafkaStreams("`max.poll.records`"),
         Between(1),
     ] = None
     max_files: Annotated[
         int | None,
-        "The maximum number of files per batch, for file sources. A source has it if it is read with `app.reader`; one "
-        "that is read without a limit is refused.",
+        "The maximum number of files per batch, for file sources. A source has it if it is read with `app.reader`; a "
+        "file source that is read without a limit is refused.",
         InKafkaStreams("none: Kafka Streams doesn't read files"),
         Between(1),
     ] = None
