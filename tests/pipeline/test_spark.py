@@ -1,15 +1,25 @@
 """Options of the user's session that an app needs while it starts, and limits of its sources."""
 
+import logging
 import re
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import TopologyError
-from holdfast.pipeline.spark import ROWS_TO_FUNCTIONS, check_limits, limited_reader, query_options, with_options
+from holdfast.pipeline.spark import (
+    ROWS_TO_FUNCTIONS,
+    JobGroup,
+    check_limits,
+    limited_reader,
+    query_options,
+    session_of,
+    with_options,
+)
 from tests.apps import game, write
 
 pytestmark = pytest.mark.spark
@@ -33,6 +43,42 @@ def test_a_delay_that_the_user_has_set_stays(spark: SparkSession) -> None:
         assert spark.conf.get(DELAY) == "7ms"
     finally:
         spark.conf.unset(DELAY)
+
+
+def test_a_session_that_exists_takes_the_properties_that_can_change(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    partitions = "spark.sql.shuffle.partitions"
+    late = {"spark.sql.warehouse.dir": "s3cret", "spark.executor.memory": "7m", "spark.hadoop.fs.s3a.secret": "s3cret"}
+    same = {"spark.ui.enabled": "false"}
+    before = spark.conf.get(partitions)
+    assert before is not None
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        try:
+            assert session_of("points", hf.SparkSettings(config={partitions: "7", **same})).conf.get(partitions) == "7"
+            assert not caplog.messages
+            session_of("points", hf.SparkSettings(config={**late, **same, partitions: "9"}))
+            assert spark.conf.get(partitions) == "9"
+        finally:
+            spark.conf.set(partitions, before)
+    [message] = caplog.messages
+    assert f"only when it is created: {', '.join(sorted(late))}. Set them where it is created" in message
+
+
+def test_a_cancelled_group_starts_no_other_job(spark: SparkSession) -> None:
+    """As for a version that is between two jobs when it is cancelled."""
+    cancelled, other = (JobGroup(spark.sparkContext, f"group {name}") for name in "ab")
+    try:
+        cancelled.begin()
+        assert spark.range(3).count() == 3
+        cancelled.cancel()
+        with pytest.raises(Py4JJavaError, match="SPARK_JOB_CANCELLED"):
+            spark.range(3).count()
+        other.begin()
+        assert spark.range(3).count() == 3
+    finally:
+        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            spark.sparkContext._jsc.setLocalProperty(name, None)
 
 
 def test_functions_get_rows_where_spark_waits_for_ever_if_they_get_columns() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -91,10 +92,11 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def session_of(app: str, settings: SparkSettings) -> SparkSession:
-    """The Spark session of this process, as it is, or a new one for an app without one."""
+    """The Spark session of this process, with the `spark.config` that a session can take while it runs, or a new one."""
     if SparkContext._active_spark_context is not None:
         session = SparkSession.builder.getOrCreate()
         prepare_session(session)
+        _configure(session, settings.config)
         return session
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -103,6 +105,30 @@ def session_of(app: str, settings: SparkSettings) -> SparkSession:
     for name, value in {**SESSION, **quiet, **settings.config}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _configure(session: SparkSession, config: Mapping[str, str]) -> None:
+    """Sets properties of a session that exists. Which ones only a new session takes is logged."""
+    late = sorted(name for name, value in config.items() if not _is_set(session, name, value))
+    if late:
+        logger.warning(
+            "This process had a Spark session before the app, and a session takes these properties of spark.config "
+            "only when it is created: %s. Set them where it is created, or create the app first.",
+            ", ".join(late),
+        )
+
+
+def _is_set(session: SparkSession, name: str, value: str) -> bool:
+    """Whether a running session has a property, after it was set if that is possible."""
+    if session.conf.get(name, None) == value:
+        return True
+    if name.startswith("spark.hadoop."):  # the session takes it, and Hadoop doesn't see it
+        return False
+    try:
+        session.conf.set(name, value)
+    except AnalysisException:  # static, or of Spark's core
+        return False
+    return True
 
 
 def prepare_session(spark: SparkSession) -> None:
@@ -226,7 +252,7 @@ def check_session(session: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class JobGroup:
-    """The jobs of one thread, which another one can cancel. Those of Spark's own query are in a group of that query."""
+    """The jobs of one thread, which another one can end. Those of Spark's own query are in a group of that query."""
 
     context: SparkContext
     name: str
@@ -236,7 +262,9 @@ class JobGroup:
         self.context.setJobGroup(self.name, "versions that the driver makes", interruptOnCancel=True)
 
     def cancel(self) -> None:
+        """Cancels the group's jobs, also those that the thread has yet to start."""
+        context: Any = self.context._jsc
         try:
-            self.context.cancelJobGroup(self.name)
+            context.sc().cancelJobGroupAndFutureJobs(self.name)
         except (Py4JError, OSError) as error:
             logger.warning("Spark's jobs could not be cancelled, its JVM is gone: %s", error)

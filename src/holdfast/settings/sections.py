@@ -334,6 +334,7 @@ class SparkSettings(Section):
     ] = True
     config: Annotated[
         OptionMap,
-        "Spark's own properties of the session, such as `spark.executor.memory`. Secrets are never shown.",
+        "Spark's own properties of the session, such as `spark.executor.memory`. If the process has a session before "
+        "the app, it gets those that can change while it runs, and a warning names the others. Secrets are never shown.",
         InKafkaStreams("`main.consumer.*, producer.*`"),
     ] = OptionMap({})
