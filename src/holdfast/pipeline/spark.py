@@ -92,7 +92,7 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def session_of(app: str, settings: SparkSettings) -> SparkSession:
-    """The Spark session of this process, with the `spark.config` that a session can take while it runs, or a new one."""
+    """The Spark session of this process, with what it can take of `spark.config`, or a new one."""
     if SparkContext._active_spark_context is not None:
         session = SparkSession.builder.getOrCreate()
         prepare_session(session)

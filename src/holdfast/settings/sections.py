@@ -335,6 +335,7 @@ class SparkSettings(Section):
     config: Annotated[
         OptionMap,
         "Spark's own properties of the session, such as `spark.executor.memory`. If the process has a session before "
-        "the app, it gets those that can change while it runs, and a warning names the others. Secrets are never shown.",
+        "the app, it gets those that can change while it runs, and a warning names the others. Secrets are never "
+        "shown.",
         InKafkaStreams("`main.consumer.*, producer.*`"),
     ] = OptionMap({})
