@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 from tests.instance.processes import until
 from tests.log.making import subtopologies_of
@@ -71,6 +74,26 @@ def test_keys_of_several_components_are_arrays(rest: httpx2.Client) -> None:
     assert rest.get("/levels/keys", params={"key": '["bob",2]'}).json()["entries"][0]["value"] == 2
 
 
+def test_all_digits_of_a_decimal_count_however_the_key_is_written() -> None:
+    prices = StoreSpec(name="prices", key=Schema.of(price="decimal(20,2)"), codec="msgpack/1")
+    offers = StoreSpec(name="offers", key=Schema.of(price="decimal(20,2)", size="double"), codec="msgpack/1")
+    numbers = subtopologies_of({"prices": 0, "offers": 0})
+    world = World(AppSpec(id="game", partitions=2, stores=(prices, offers), subtopologies=numbers))
+    asked = "9007199254740993.01"  # the nearest double is the other one
+    both = {Decimal(asked): "asked", Decimal("9007199254740994.00"): "other"}
+    world.commit(1, prices, {(price,): value for price, value in both.items()})
+    world.commit(2, offers, {(price, 1.5): value for price, value in both.items()})
+    with served(world.reader) as client:
+        for store, body in [
+            ("prices", f'["{asked}"]'),
+            ("prices", f"[{asked}]"),
+            ("offers", f'[["{asked}",1.5]]'),
+            ("offers", f"[[{asked},1.50]]"),
+        ]:
+            answer = client.post(f"/{store}/keys", content=body)
+            assert [entry["value"] for entry in answer.json()["entries"]] == ["asked"], body
+
+
 @pytest.mark.parametrize(
     ("store", "body", "error"),
     [
@@ -85,6 +108,11 @@ def test_keys_of_several_components_are_arrays(rest: httpx2.Client) -> None:
         ("scores", b"[7]", "bad_key"),
         ("levels", b'["alice"]', "bad_key"),
         ("levels", b'[["alice"]]', "bad_key"),
+        ("levels", b'[["alice",[1.5]]]', "bad_key"),
+        ("levels", b'[{"alice":1.5}]', "bad_key"),
+        ("levels", b"[" + b"9" * 400 + b"]", "bad_key"),
+        ("levels", b"[[" + b"9" * 5000 + b",7]]", "bad_body"),
+        ("levels", b"[" * 900 + b"]" * 900, "bad_key"),
         ("numbers", b"[" + b"7," * 10_000 + b"7]", "bad_limit"),
     ],
 )

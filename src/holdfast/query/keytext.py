@@ -9,12 +9,14 @@ isn't valid gets an error with the schema and a valid example.
 import base64
 import binascii
 import datetime as dt
+import json
 import math
 import re
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -36,6 +38,8 @@ class _Written(str):
 
 
 _decode = msgspec.json.Decoder(float_hook=_Written).decode
+decode_keys = msgspec.json.Decoder(list[Any], float_hook=_Written).decode
+"""Reads a JSON array of keys, for `parse_json_key`."""
 
 _EXAMPLES: dict[str, object] = {
     "string": "alice",
@@ -111,11 +115,15 @@ def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object,
         parts = _decode(text.encode())
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         raise BadKeyText(schema, f"{text[:200]!r} is not a JSON array.") from None
+    return _parse_components(schema, parts, text, whole=whole)
+
+
+def _parse_components(schema: Schema, parts: object, shown: str, *, whole: bool = True) -> tuple[object, ...]:
     if not isinstance(parts, list):
-        raise BadKeyText(schema, f"{text[:200]!r} is not a JSON array.")
+        raise BadKeyText(schema, f"{shown[:200]!r} is not a JSON array.")
     wanted = len(schema.fields)
     if not (len(parts) == wanted or (not whole and 1 <= len(parts) < wanted)):
-        raise BadKeyText(schema, f"{text[:200]!r} has {len(parts)} components, not {wanted}.")
+        raise BadKeyText(schema, f"{shown[:200]!r} has {len(parts)} components, not {wanted}.")
     return tuple(
         _parse(schema, field, _component_text(schema, field, part), part)
         for field, part in zip(schema.fields, parts, strict=False)
@@ -139,13 +147,15 @@ def key_parser(schema: Schema) -> Callable[[str], tuple[object, ...]]:
 
 
 def parse_json_key(schema: Schema, key: object) -> tuple[object, ...]:
-    """The key's values, read from JSON as `render_key` writes it.
+    """The key's values, read from JSON as `render_key` writes it. `decode_keys` has kept all digits of its numbers.
 
     >>> parse_json_key(Schema.of(player="string", level="int"), ["alice", 7])
     ('alice', 7)
+    >>> parse_json_key(Schema.of(price="decimal(20,2)"), *decode_keys("[9007199254740993.01]"))
+    (Decimal('9007199254740993.01'),)
     """
     if len(schema.fields) > 1:
-        return parse_key(schema, msgspec.json.encode(key).decode())
+        return _parse_components(schema, key, _shown(key))
     return (_parse(schema, schema.fields[0], _component_text(schema, schema.fields[0], key), key),)
 
 
@@ -218,8 +228,6 @@ def _component_text(schema: Schema, field: Field, part: object) -> str:
             return str(part)
         case int() if field.field_type.name == "decimal" and not isinstance(part, bool):
             return str(part)
-        case float() if field.type in _FLOATS or field.field_type.name == "decimal":
-            return repr(part)
         case str() if field.type in _FLOATS and part in ("NaN", "Infinity", "-Infinity"):
             return part
         case str() if field.type not in _INTS and field.type not in _FLOATS and field.type != "boolean":
@@ -241,8 +249,11 @@ def _parser(field: Field) -> Callable[[str], object]:
 
 
 def _misfit(schema: Schema, field: Field, shown: object) -> BadKeyText:
-    value = shown if isinstance(shown, str) else msgspec.json.encode(shown).decode()
-    return BadKeyText(schema, f"{value[:200]!r} is not a valid {field.type} for {field.name!r}.")
+    return BadKeyText(schema, f"{_shown(shown)[:200]!r} is not a valid {field.type} for {field.name!r}.")
+
+
+def _shown(part: object) -> str:
+    return part if isinstance(part, str) else json.dumps(part, ensure_ascii=False)
 
 
 def _parse_string(text: str) -> str:

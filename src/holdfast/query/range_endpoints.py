@@ -13,7 +13,7 @@ from starlette.responses import Response
 from holdfast.errors import HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.answers import CountAnswer, Entry, KeysAnswer, RangeAnswer, ScanEnd, from_parts
-from holdfast.query.keytext import parse_json_key, parse_key, render_key
+from holdfast.query.keytext import decode_keys, parse_json_key, parse_key, render_key
 from holdfast.query.opening import OpenPart
 from holdfast.query.operations import (
     FIELDS,
@@ -152,7 +152,7 @@ class RangeEndpoints:
     async def posted_keys(self, call: Call) -> Response:
         spec = self._by_key(call)
         try:
-            sent = msgspec.json.decode(await call.request.body(), type=list[Any])
+            sent = decode_keys(await call.request.body())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             what = 'Send a JSON array of keys, such as ["alice", "bob"].'
             raise Problem(400, "bad_body", f"The body is not a JSON array: {error}.", what) from None
