@@ -8,14 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
+from holdfast.pipeline.plan_nodes import is_same_column, is_stateless
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.testing import TestDriver, records
 from holdfast.words import Version
-from tests.apps import NOON, game, read, settings, write
+from tests.apps import NOON, entries_of, game, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -207,6 +208,56 @@ def test_a_step_that_computes_the_time_anew_sets_the_clock(spark: SparkSession, 
         folder.mkdir()
         commits = run(spark, folder, partial(declared, other=other))
         assert clocks(commits) == [time - earlier for time in READ]
+
+
+def test_spark_keeps_the_state_of_a_shared_step_with_a_join(spark: SparkSession, tmp_path: Path) -> None:
+    """Batch by batch, the same player would be new in each."""
+    for number in range(3):
+        write(tmp_path / "input", number, [game("ann", 1, START + timedelta(seconds=number))])
+    static = spark.createDataFrame([("ann", "Oslo")], "player string, city string")
+
+    def first(df: DataFrame) -> DataFrame:
+        return df.withWatermark("at", "1 hour").dropDuplicates(["player"]).join(static, "player")
+
+    def build(app: hf.App) -> None:
+        stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at").transform(first)
+        for name in ("one", "two"):
+            stream.group_by().count().store(name)
+
+    app = hf.App("clocks", settings=settings(tmp_path), spark=spark)
+    build(app)
+    with app:
+        app.process_all_available()
+        assert entries_of(app, "one") == entries_of(app, "two") == {"ann": {"count": 1}}
+
+
+STATIC = "player string, city string"
+JOINS: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], bool]] = {
+    "inner": (lambda df, static: df.join(static, "player"), True),
+    "broadcast": (lambda df, static: df.join(F.broadcast(static), "player"), True),
+    "left": (lambda df, static: df.join(static.distinct(), "player", "left"), True),
+    "static left": (lambda df, static: static.join(df, "player", "right").where("points > 0"), True),
+    "anti": (lambda df, static: df.join(static, "player", "anti"), True),
+    "all static rows": (lambda df, static: df.join(static, "player", "right"), False),
+    "static anti": (lambda df, static: static.join(df, "player", "anti"), False),
+    "itself": (lambda df, static: df.join(df.select("player").where("points > 0"), "player"), False),
+    "itself, deeper": (lambda df, static: df.join(static.join(df.select("player"), "player"), "player"), False),
+    "union": (lambda df, static: df.where("points > 0").unionByName(df.where("points = 0")), False),
+    "after": (lambda df, static: df.join(static, "player").dropDuplicates(["player"]), False),
+    "before": (lambda df, static: df.dropDuplicates(["player"]).join(static, "player"), False),
+    "aggregated": (lambda df, static: df.groupBy("player").count().join(static, "player"), False),
+}
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("name", JOINS)
+def test_what_is_known_to_be_stateless(spark: SparkSession, tmp_path: Path, name: str, *, streaming: bool) -> None:
+    write(tmp_path / "input", 0, [game("ann", 1)])
+    frame = read(spark, tmp_path / "input") if streaming else spark.read.parquet(str(tmp_path / "input"))
+    join, stateless = JOINS[name]
+    derived = join(frame, spark.createDataFrame([], STATIC))
+    assert is_stateless(frame, derived) is stateless
+    assert "at" not in derived.columns or is_same_column(frame, derived, "at")
 
 
 def jobs_of(spark: SparkSession) -> int:

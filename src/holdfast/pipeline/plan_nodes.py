@@ -31,15 +31,28 @@ def items(sequence: Any) -> list[Any]:
 
 def nodes_above(frame: DataFrame, derived: DataFrame) -> list[Node] | None:
     """The nodes that `derived` has on top of the frame, the lowest first; None if they are not one above the other."""
+    way = _way_to(frame, derived)
+    return None if way is None or any(node.children().length() != 1 for node in way) else way[::-1]
+
+
+def _way_to(frame: DataFrame, derived: DataFrame) -> list[Node] | None:
+    """The nodes from `derived` down to the frame; None if several children of one read the frame, or none does."""
     lowest, node = frame._jdf.logicalPlan(), derived._jdf.logicalPlan()
     found: list[Node] = []
     while not node.equals(lowest):
-        found.insert(0, node)
-        children = node.children()
-        if children.length() != 1:
+        found.append(node)
+        reading = [each for each in items(node.children()) if _reads(each, lowest)]
+        if len(reading) != 1:
             return None
-        node = children.apply(0)
+        (node,) = reading
     return found
+
+
+def _reads(node: Node, lowest: Node) -> bool:
+    """Whether a node reads a stream, or what the lowest node reads: Spark renames the columns of a second use of it."""
+    if node.isStreaming() or node.sameResult(lowest):
+        return True
+    return any(_reads(each, lowest) for each in (*items(node.children()), *items(node.subqueries())))
 
 
 def keeps_rows(frame: DataFrame, derived: DataFrame) -> bool:
@@ -49,15 +62,29 @@ def keeps_rows(frame: DataFrame, derived: DataFrame) -> bool:
 
 
 def is_stateless(frame: DataFrame, derived: DataFrame) -> bool:
-    """Whether `derived` is the same rows batch by batch as in a streaming query: it needs nothing of former batches."""
-    nodes = nodes_above(frame, derived)
-    return nodes is None or all(str(node.nodeName()) in _STATELESS for node in nodes)
+    """Whether `derived` is the same rows batch by batch as in a streaming query: it needs nothing of former batches.
+
+    False if that isn't known: of a union, a join with anything but static rows, and nodes that aren't listed here.
+    """
+    lowest, way = frame._jdf.logicalPlan(), _way_to(frame, derived)
+    if way is None or any(_reads(each, lowest) for node in way for each in items(node.subqueries())):
+        return False
+    return all(str(node.nodeName()) in _STATELESS or _joins_static_rows(node, lowest) for node in way)
+
+
+def _joins_static_rows(node: Node, lowest: Node) -> bool:
+    """Whether a node is a join with static rows that gives no row for these alone. Spark runs no other on a stream."""
+    if node.nodeName() != "Join":
+        return False
+    outer = "LeftOuter" if _reads(node.left(), lowest) else "RightOuter"
+    allowed = ("Inner", "Cross", outer, *(("LeftSemi", "LeftAnti") if outer == "LeftOuter" else ()))
+    return str(node.joinType().toString()) in allowed
 
 
 def is_same_column(frame: DataFrame, derived: DataFrame, name: str) -> bool:
     """Whether the column of this name is the frame's, and not computed anew."""
     wanted = _number_of(derived, name)
-    for node in reversed(nodes_above(frame, derived) or []):
+    for node in _way_to(frame, derived) or []:
         for each in items(node.projectList()) if node.nodeName() == "Project" else ():
             if each.exprId().id() == wanted and each.nodeName() == "Alias":
                 of = each.children().apply(0)
