@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.testing import TestDriver, records
 from holdfast.topology.other_names import Named
+from holdfast.topology.plain_frames import PlainFrame
 
 CASES = {
     ("stream", "groupBy"): "A stream has no method 'groupBy'. Its name here is group_by(...).",
@@ -115,14 +117,41 @@ def test_a_function_of_pyspark_that_is_not_here_is_an_error_with_what_is(name: s
         (lambda s: s.group_by(hf.tumbling("10s")), r"this is a window. Write group_by\(\).window\(...\)"),
         (lambda s: s.group_by(["player", "city"]), r"each as an argument of its own: group_by\('game', 'player'\)"),
         (lambda s: s.key_by(7), r"key_by\(7\): it takes names of columns"),
-        (lambda s: s.select("player", "points * 2 AS p"), r"Write with_column\('p', 'points \* 2'\) before it"),
-        (lambda s: s.select("player", "upper(city)"), r"or select\(F.expr\('upper\(city\)'\)\)"),
+        (lambda s: s.select("player", "points * 2 AS p"), r"with_column\('p', 'points \* 2'\) before it, and 'p' here"),
+        (lambda s: s.select("player", "upper(city)"), r"with_column\('name', 'upper\(city\)'\) before it"),
     ],
 )
 def test_what_is_not_the_name_of_a_column_is_an_error_that_says_what_to_write(call: Any, message: str) -> None:
     stream = hf.App("names").stream(records("player string, city string, points bigint"), key="player")
     with pytest.raises(TopologyError, match=message):
         call(stream)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("plain", [True, False], ids=["in a test driver", "on Spark"])
+def test_fields_of_a_struct_are_selected_whatever_their_names_are(
+    spark: SparkSession, tmp_path: Path, plain: bool
+) -> None:
+    types = "player string, `a b` bigint, place struct<city: string, `zip-code`: string, `x y`: struct<z: bigint>>"
+    frame = spark.readStream.schema(types).json(str(tmp_path))
+    stream = hf.App("names").stream(PlainFrame(frame.schema) if plain else frame, key="player")
+    for columns, found in (
+        (("player", "place.*"), ["player", "city", "zip-code", "x y"]),
+        (("*",), ["player", "a b", "place"]),
+        (("place.`zip-code`", "place.city"), ["zip-code", "city"]),
+        (("place.zip-code", "place.x y.z"), ["zip-code", "z"]),
+        (("a b", "A B", "`a b`"), ["a b", "A B", "a b"]),
+    ):
+        assert stream.select(*columns).columns == found
+    for column, message in (
+        ("place.city || 'x'", r"with_column\('name', \"place.city \|\| 'x'\"\) before it"),
+        ("upper(`a b`) AS c", r"with_column\('c', 'upper\(`a b`\)'\) before it"),
+        ("place.`no-code`", r"no-code"),
+        ("away.*", r"away"),
+    ):
+        with pytest.raises(TopologyError, match=message) as raised:
+            stream.select("place.*", column)
+        assert ("no column but an expression" in str(raised.value)) == ("before it" in message)
 
 
 @pytest.mark.spark

@@ -210,16 +210,39 @@ def check_names(columns: Iterable[object], call: str) -> None:
 def check_selected(frame: DataFrame, columns: Iterable[object], where: str) -> None:
     """Raises for SQL among the columns to keep, of which Spark would say that there is no such column."""
     for column in columns:
-        if not isinstance(column, str) or column in frame.columns or not re.search(r"[\s()+/%-]|.\*", column):
-            continue
-        if column.startswith("`"):
+        if not isinstance(column, str) or not _may_be_sql(column) or _resolves(frame, column):
             continue
         found = re.fullmatch(r"(.+?)\s+AS\s+`?(\w+)`?", column, re.IGNORECASE)
         value, name = (found[1], found[2]) if found else (column, "name")
         raise TopologyError(
             f"{where}: {column!r} is no column but an expression, and select() takes names, as in PySpark. Write "
-            f"with_column({name!r}, {value!r}) before it, or select(F.expr({column!r}))."
+            f"with_column({name!r}, {value!r}) before it, and {name!r} here."
         )
+
+
+def _may_be_sql(column: str) -> bool:
+    """Whether there is more in a text than names with dots between them.
+
+    >>> [_may_be_sql(each) for each in ("points", "*", "at.*", "at.`b-c`", "at.b-c", "points*2", "count(*)")]
+    [False, False, False, False, True, True, True]
+    """
+    return re.search(r"[\s()+/%*-]", re.sub(r"`[^`]*`|(^|\.)\*$", "", column)) is not None
+
+
+def _resolves(frame: DataFrame, column: str) -> bool:
+    """Whether Spark finds this column, or this field of one: a name may have any letters."""
+    from pyspark.errors import AnalysisException
+
+    if column.lower() in map(str.lower, frame.columns):
+        return True
+    if "." not in column and "`" not in column:
+        return False
+    try:
+        with unlogged():
+            spark_frame(frame).select(column)
+    except AnalysisException:
+        return False
+    return True
 
 
 def _no_column(frame: DataFrame, column: str) -> str:
