@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from holdfast.pipeline.running import ProcessorFailed, concerns_record
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.store_state import TooMuchState
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.values import events_of
+from holdfast.pipeline.values import events_of, keys_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.testing import ProcessorTest
@@ -307,6 +308,32 @@ def test_a_record_that_cannot_become_an_event_fails_by_itself() -> None:
     assert "outside the years 1 to 9999" in failed[1] and "The column 'tags' has [None]" in failed[2]
     with pytest.raises(BadValue, match="outside the years"):
         events_of(shape, [times, tags], 4)
+
+
+NO_UTF8 = pa.StringArray.from_buffers(
+    2, pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0])), pa.py_buffer(b"a\xff\xfe")
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        (NO_UTF8, r"^A text isn't UTF-8: b'\\xff\\xfe' \(invalid start byte, at byte 0\)"),
+        (pa.ListArray.from_arrays([0, 1, 2], NO_UTF8), "^A text isn't UTF-8"),
+        (pa.StructArray.from_arrays([NO_UTF8, pa.nulls(2, pa.date32())], ["a", "b"]), "^A text isn't UTF-8"),
+        (pa.MapArray.from_arrays([0, 1, 3], ["a", "b", "b"], [1, 2, 3]), "^A map has a key more than once.* 'b'"),
+        (
+            pa.array([0, 2**62], pa.duration("s")),
+            r"^A value of type duration\[s\] is none that Python has: .*too large",
+        ),
+        (pa.array([0, 10**7], pa.int32()).view(pa.date32()), "^A date or time is outside the years 1 to 9999"),
+    ],
+)
+def test_a_value_that_python_does_not_have_fails_with_its_own_cause(column: pa.Array, why: str) -> None:
+    failed: dict[int, str] = {}
+    found = keys_of([column], failed)
+    assert found[0] is not None and found[1] is None
+    assert failed.keys() == {1} and re.search(why, failed[1])
 
 
 def test_a_class_of_events_may_refuse_a_record() -> None:

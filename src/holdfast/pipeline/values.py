@@ -43,8 +43,35 @@ def values_of(column: pa.Array) -> list[Any]:
         if pa.types.is_nested(kind):
             return list(column.to_pylist(maps_as_pydicts="strict"))
         return list(column.to_pylist())  # with `maps_as_pydicts` it takes ten times as long
-    except (OverflowError, ValueError) as error:
-        raise BadValue(_OUTSIDE.format("date or time")) from error
+    except (OverflowError, ValueError, KeyError) as error:
+        raise BadValue(_why_not(kind, error)) from error
+
+
+def _why_not(kind: pa.DataType, error: OverflowError | ValueError | KeyError) -> str:
+    """Why a column of this type has a value that Python does not."""
+    if isinstance(error, UnicodeDecodeError):
+        return (
+            f"A text isn't UTF-8: {shown(error.object)} ({error.reason}, at byte {error.start}). Filter out such "
+            "records with where(), or cast the column to binary with with_column()."
+        )
+    if isinstance(error, KeyError):
+        return (
+            f"A map has a key more than once, and a dict can't: {error.args[0]} Filter out such records with where(), "
+            "or keep the map's entries with with_column('name', 'map_entries(...)')."
+        )
+    if _has_moments(kind):
+        return _OUTSIDE.format("date or time")
+    return f"A value of type {kind} is none that Python has: {error}. Filter out such records with where()."
+
+
+def _has_moments(kind: pa.DataType) -> bool:
+    """
+    >>> _has_moments(pa.list_(pa.struct([("at", pa.date32())]))), _has_moments(pa.map_(pa.string(), pa.int32()))
+    (True, False)
+    """
+    if pa.types.is_nested(kind):
+        return any(_has_moments(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def events_of(
