@@ -241,7 +241,7 @@ class ProcessingTask:
                 events_of(code.event, [columns[name] for name in own], chunk.num_rows, failed)
                 for code, own in zip(self._codes, events_columns, strict=True)
             ]
-            keys = keys_of(key_columns, failed)
+            keys = keys_of(key_columns, failed, texts=self.code.event.texts)
             faults.point("state.read")
             position = partial(position_of, named, chunk)
             with self._watched(running, "process()"):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import USER_ERRORS, BadValue, shown
+from holdfast.stores.formats.arrow_values import python_values
 from holdfast.stores.formats.types import Schema
 from holdfast.topology.events import EventShape
 
@@ -89,7 +90,7 @@ def events_of(
 
 
 def _column_values(shape: EventShape, n: int, column: pa.Array, failed: dict[int, str] | None) -> list[Any]:
-    values = _checked_values(column, failed)
+    values = _checked_values(column, failed, texts=shape.texts)
     wanted = shape.converted[n] if shape.converted else None
     if wanted is None:
         return values
@@ -100,10 +101,12 @@ def _column_values(shape: EventShape, n: int, column: pa.Array, failed: dict[int
         return _each(partial(_converted, wanted=wanted, column=shape.columns[n]), values, failed)
 
 
-def _checked_values(column: pa.Array, failed: dict[int, str] | None) -> list[Any]:
+def _checked_values(column: pa.Array, failed: dict[int, str] | None, *, texts: bool) -> list[Any]:
     try:
         return values_of(column)
     except BadValue:
+        if texts:
+            return python_values(column)
         return _each(lambda place: values_of(column.slice(place, 1))[0], range(len(column)), failed)
 
 
@@ -129,12 +132,12 @@ def _event(shape: EventShape, values: Sequence[Any]) -> object:
         raise BadValue(f"The record {shown(record)} can't become an event: {type(error).__name__}: {error}.") from error
 
 
-def keys_of(columns: Sequence[pa.Array], failed: dict[int, str] | None = None) -> list[Any]:
+def keys_of(columns: Sequence[pa.Array], failed: dict[int, str] | None = None, *, texts: bool = False) -> list[Any]:
     """One key per row: the value itself, or a tuple where there are several columns.
 
-    A row without one in Python raises; with `failed`, its reason is there.
+    A row without one in Python raises; with `failed`, its reason is there. With `texts` it is a text.
     """
-    lists = [_checked_values(column, failed) for column in columns]
+    lists = [_checked_values(column, failed, texts=texts) for column in columns]
     return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
 

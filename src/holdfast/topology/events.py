@@ -34,6 +34,8 @@ class EventShape:
     """Per column the type that its values are converted to one by one; None where they need no conversion."""
     required: tuple[str, ...] = ()
     """The columns whose type has no None. A record with a null in one of them can't become an event."""
+    texts: bool = False
+    """Whether a date or time that Python doesn't have is its text, in keys too. If not, its record has no event."""
 
     def maker(self) -> Callable[..., object]:
         """Returns a function that makes an event from the columns' values, in their order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -255,7 +255,7 @@ def add_processing(
         columns = {column: columns[column] for column in used}
     operator = Processing(
         processor,
-        shape_of(processor.process, columns),
+        replace(shape_of(processor.process, columns), texts=processor._texts),
         tuple(attribute for attribute, _ in stores),
         parse_outputs(output, outputs),
         _checked_punctuators(processor, stream),

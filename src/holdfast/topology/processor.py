@@ -133,6 +133,8 @@ class Processor:
     """
 
     _written: ClassVar[WrittenAs | None] = None
+    _texts: ClassVar[bool] = False
+    """Whether a date or time that Python doesn't have is its text in keys and events."""
 
     def init(self, ctx: Context) -> None:
         """Called once before the first record of a version, and in a version without records."""

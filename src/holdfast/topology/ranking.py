@@ -9,6 +9,7 @@ best ones are the last n entries of a group.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import TopologyError, did_you_mean
+from holdfast.stores.formats.scalars import from_whole_number, moment_number
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.keyvalue import KeyValueStore
 from holdfast.stores.kinds.scores import RANKING, SCORES, ScoreStore
@@ -107,11 +109,15 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
     row_key: Any = columns.by_row
     score_key: Any = columns.by_score
     kind = columns.score.field_type.python
+    moments = columns.score.type if issubclass(kind, dt.date) else None
     rest, by, width = columns.rest.names, columns.score.name, len(columns.group.fields)
 
     class Top(Processor):
+        _texts = True
         best: Any = TimestampedKeyValueStore(name, key=group_key, value=list[dict[str, Any]], late="last")
-        scores: Any = ScoreStore(name + SCORES, key=row_key, value=kind, group=width, other_key=True)
+        scores: Any = ScoreStore(
+            name + SCORES, key=row_key, value=str if moments else kind, group=width, moments=moments, other_key=True
+        )
         ranking: Any = KeyValueStore(name + RANKING, key=score_key, value=dict[str, Any], other_key=True)
 
         def init(self, ctx: Context) -> None:
@@ -125,7 +131,7 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
 
         def process(self, key: Any, event: Any, ctx: Context) -> None:
             group, row = _parts(key), _row(event)
-            old = self.scores.get((*group, *row))
+            old = _stored(self.scores.get((*group, *row)))
             new = None if getattr(event, DELETED, False) else _score(event)
             others = msgspec.to_builtins({column: getattr(event, column) for column in columns.others})
             if old == new and (new is None or self.ranking.get((*group, new, *row)) == others):
@@ -133,7 +139,7 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
             if old is not None and old != new:
                 self.ranking.delete((*group, old, *row))
             if old != new:
-                self.scores.put((*group, *row), new)
+                self.scores.put((*group, *row), msgspec.to_builtins(new) if moments else new)
             if new is not None:
                 self.ranking.put((*group, new, *row), others)
             self.changed[group] = max(ctx.timestamp, self.changed.get(group, ctx.timestamp))
@@ -151,6 +157,12 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
         """None for a row without a score: one that is null, or not a number."""
         score = getattr(event, by)
         return None if isinstance(score, float) and isnan(score) else score
+
+    def _stored(score: Any) -> Any:
+        """A stored score as it is in an event."""
+        if score is None or not moments:
+            return score
+        return from_whole_number(columns.score, moment_number(columns.score, score))
 
     def _row(event: Any) -> tuple[Any, ...]:
         return tuple(getattr(event, column) for column in rest)

@@ -6,9 +6,11 @@ itself within its width. A value that doesn't fit is rejected here, with the fie
 
 import datetime as dt
 import math
+import re
 import struct
 from decimal import Context, Decimal, Inexact
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadKey, HoldfastError, shown
@@ -21,11 +23,18 @@ _EPOCH_NTZ = _EPOCH.replace(tzinfo=None)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _F32 = struct.Struct("<f")
 _EXACT = Context(prec=76, traps=[Inexact])
+_DATE, _TIME = r"-?[0-9]{4,}-[0-9]{2}-[0-9]{2}", r"T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+_TEXTS = {
+    "date": re.compile(_DATE),
+    "timestamp": re.compile(f"{_DATE}{_TIME}Z"),
+    "timestamp_ntz": re.compile(f"{_DATE}{_TIME}"),
+}
+_INFINITE = ("infinity", "-infinity")
 _KEYS = ("str", "bytes", "int", "float", "bool", "date", "datetime")
 
 
 def whole_number(field: Field, value: object, error: type[HoldfastError]) -> int:
-    """The integer stored for a value of an integer, boolean, date or timestamp field."""
+    """The integer stored for a value of an integer, boolean, date or timestamp field, or for such a text."""
     name = field.type
     bits = field.field_type.bits
     if bits is not None:
@@ -48,6 +57,11 @@ def whole_number(field: Field, value: object, error: type[HoldfastError]) -> int
             return (value - _EPOCH_NTZ) // _MICROSECOND
         needs = "a time zone (say tzinfo=datetime.UTC)" if name == "timestamp" else "no time zone (drop tzinfo)"
         raise error(f"{field.name}={value!r}: a {name} has {needs}.")
+    if isinstance(value, str) and name in _TEXTS:
+        try:
+            return from_text(field, value)
+        except ValueError:
+            pass  # a text as any other
     raise wrong(field, value, error)
 
 
@@ -59,6 +73,33 @@ def from_whole_number(field: Field, number: int) -> object:
         width = pa.int32() if field.type == "date" else pa.int64()
         (text,) = python_values(pa.array([number], width).view(field.field_type.arrow))
         return text
+
+
+def from_text(field: Field, text: str) -> int:
+    """The integer of a date or time that Python doesn't have, from its text; a ValueError for any other text.
+
+    >>> from_text(Field("day", "date"), "10000-01-01")
+    2932897
+    """
+    if not (text in _INFINITE or _TEXTS[field.type].fullmatch(text)):
+        raise ValueError(text)
+    bits, unit = (32, "D") if field.type == "date" else (64, "us")
+    if text in _INFINITE:
+        number = 1 - (1 << bits - 1) if text.startswith("-") else (1 << bits - 1) - 1
+    else:
+        number = int(np.array(text.removesuffix("Z"), f"datetime64[{unit}]").astype(np.int64))
+    if not -(1 << bits - 1) <= number < 1 << bits - 1 or from_whole_number(field, number) != text:
+        raise ValueError(text)
+    return number
+
+
+def moment_number(field: Field, text: str) -> int:
+    """The integer of any date or time, from its ISO text."""
+    try:
+        value = (dt.date if field.type == "date" else dt.datetime).fromisoformat(text)
+    except ValueError:
+        return from_text(field, text)
+    return whole_number(field, value, BadKey)
 
 
 def _from_whole_number(name: str, number: int) -> object:

@@ -7,6 +7,8 @@ asked by the name of the leaderboard, or by that of this store.
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
+from holdfast.stores.formats.scalars import moment_number
+from holdfast.stores.formats.types import Field
 from holdfast.stores.kinds.base import K, V, View
 from holdfast.stores.kinds.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
 from holdfast.stores.kinds.queries import Item, Query
@@ -32,15 +34,18 @@ class ReadOnlyScoreStore(ReadOnlyKeyValueStore[K, V]):
         score: Any = self.get(key)
         if score is None:
             return None
-        own = _order(score, key)
-        group = key[: self._spec.option("group")]
-        return 1 + sum(_order(other, row) > own for row, other in self.prefix(group))
+        own, place = self._order(score), self._encode(key)
+        others = self.prefix(key[: self._spec.option("group")])
+        return 1 + sum(
+            (order := self._order(other)) > own or (order == own and self._encode(row) > place) for row, other in others
+        )
 
-
-def _order(score: Any, row: Any) -> tuple[bool, Any, Any]:
-    """NaN is larger than every number; of equal scores the larger key comes first, as in the index."""
-    is_nan = score != score
-    return is_nan, 0 if is_nan else score, row
+    def _order(self, score: Any) -> tuple[bool, Any]:
+        """NaN is larger than every number; of equal scores the larger key comes first, as in the index."""
+        if (of := self._spec.option("moments")) is not None:
+            return False, moment_number(Field("score", of), score)
+        is_nan = score != score
+        return is_nan, 0 if is_nan else score
 
 
 def _rank(view: ReadOnlyScoreStore[Any, Any], key: Any) -> Iterator[Item]:
@@ -50,14 +55,17 @@ def _rank(view: ReadOnlyScoreStore[Any, Any], key: Any) -> Iterator[Item]:
 
 
 class ScoreStore(KeyValueStore[K, V], ReadOnlyScoreStore[K, V]):
-    """The score of each row of a leaderboard. `group=` is the number of the key's columns that are the group's."""
+    """The score of each row of a leaderboard. `group=` is the number of the key's columns that are the group's.
+
+    Scores of the type `moments=`, dates or times, are ISO texts: Python doesn't have all of them.
+    """
 
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyScoreStore
     KIND: ClassVar[str | None] = None
     QUERIES: ClassVar[tuple[Query, ...]] = (Query("rank", _rank),)
 
-    def __init__(self, name: str, *, value: Any, key: Any, group: int, **options: Any):
-        options["group"] = group
+    def __init__(self, name: str, *, value: Any, key: Any, group: int, moments: str | None = None, **options: Any):
+        options |= {"group": group, "moments": moments}
         super().__init__(name, key=key, value=value, **options)
 
     def read_only(self) -> ReadOnlyScoreStore[K, V]:
@@ -65,9 +73,10 @@ class ScoreStore(KeyValueStore[K, V], ReadOnlyScoreStore[K, V]):
         return self._quiet_as(ReadOnlyScoreStore)
 
     @classmethod
-    def options(cls, where: str, *, group: int = 1, **others: Any) -> dict[str, Any]:
+    def options(cls, where: str, *, group: int = 1, moments: str | None = None, **others: Any) -> dict[str, Any]:
         fields = super().options(where, **others)
-        return {**fields, "fixed": (*fields["fixed"], ("group", group))}
+        fixed = (*fields["fixed"], ("group", group), *((("moments", moments),) if moments else ()))
+        return {**fields, "fixed": fixed}
 
     @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
