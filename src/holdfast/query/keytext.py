@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import BadKey
-from holdfast.stores.formats.scalars import from_unscaled, unscaled
+from holdfast.stores.formats.scalars import from_text, from_unscaled, unscaled
 from holdfast.stores.formats.types import Field, Schema
 
 _INTS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
@@ -245,6 +245,8 @@ def _parse(schema: Schema, field: Field, text: str, shown: object) -> object:
 def _parser(field: Field) -> Callable[[str], object]:
     if field.field_type.name == "decimal":
         return partial(_parse_decimal, field)
+    if field.type in _MOMENTS:
+        return partial(_parse_moment, field)
     return _PARSERS.get(field.type) or partial(_parse_int, bits=_INTS[field.type])
 
 
@@ -307,6 +309,15 @@ def _parse_bytes(text: str) -> bytes:
     return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
 
 
+def _parse_moment(field: Field, text: str) -> object:
+    """A date or time; one that Python doesn't have stays the text that answers have."""
+    try:
+        return _MOMENTS[field.type](text)
+    except ValueError:
+        from_text(field, text)
+        return text
+
+
 def _parse_timestamp(text: str) -> dt.datetime:
     value = dt.datetime.fromisoformat(text)
     if value.tzinfo is None:
@@ -327,6 +338,9 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "float": _parse_float,
     "double": _parse_double,
     "boolean": _parse_boolean,
+}
+
+_MOMENTS: dict[str, Callable[[str], dt.date]] = {
     "date": dt.date.fromisoformat,
     "timestamp": _parse_timestamp,
     "timestamp_ntz": _parse_timestamp_ntz,
