@@ -1,5 +1,6 @@
 """The built-in sinks: how a file sink's folder may be given, and what it refuses after the log was set back."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,17 +105,59 @@ def test_files_of_versions_that_the_log_has_made_again_are_refused(tmp_path: Pat
 
 def test_files_that_no_commit_can_have_are_refused_though_the_log_was_cleaned(tmp_path: Path) -> None:
     written(tmp_path, SIX)
-    with pytest.raises(OtherTimeline, match=r"versions 5 to 6 .* is at version 8"):
+    with pytest.raises(OtherTimeline, match=r"versions 4 to 6 .* is at version 8") as error:
         Files(tmp_path).open(timeline(newest=8, position=3, commits={7: "b7", 8: "b8"}))
+    assert "name=" not in str(error.value), "the sink has more than the one version after its position"
 
 
 def test_the_files_of_this_log_are_accepted(tmp_path: Path) -> None:
     """Also those of a driver that makes versions while another one starts, and those of versions that were cleaned."""
     written(tmp_path, SIX)
-    for newest, position, commits in ((6, 5, SIX), (6, 6, SIX), (4, 3, SIX), (6, 5, {6: "a6"}), (9, 5, {9: "a9"})):
+    for newest, position, commits in ((6, 5, SIX), (6, 6, SIX), (4, 3, SIX), (6, 5, {6: "a6"}), (9, 6, {9: "a9"})):
         Files(tmp_path).open(timeline(newest=newest, position=position, commits=commits))
     for newest, commits in ((6, SIX), (4, SIX), (6, {6: "a6"}), (9, {9: "a9"})):
         Files(tmp_path).open(timeline(newest=newest, commits=commits))
+
+
+def test_a_version_that_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """The app ran without the sink until the commits were cleaned: version 6 may be one that the log lost."""
+    written(tmp_path, SIX)
+    back = timeline(newest=100, position=5, commits={number: f"c{number}" for number in range(90, 101)})
+    what = "If the log was not set back, .* give it another name="
+    with pytest.raises(OtherTimeline, match=f"files of versions 6 to 6 .* at version 100 .*{what}"):
+        Files(tmp_path).open(back)
+    with pytest.raises(OtherTimeline, match=f"version 6 of commit a6, .* Set the table back to version 5 .*{what}"):
+        back.check(6, "a6", "the table")
+    back.check(5, "a5", "the table")
+
+
+def test_a_version_that_a_new_sink_has_of_a_cleaned_log_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as the folder of a sink that has another name now, and had no rows for long."""
+    written(tmp_path, SIX)
+    Files(tmp_path).open(timeline(newest=100, commits={100: "a100"}))
+    [message] = caplog.messages
+    assert "new to log l0g has version 6 of commit a6. The log is at version 100 and has cleaned" in message
+
+
+@pytest.mark.parametrize("folder", ["another", "emptied"])
+def test_a_new_folder_of_a_sink_that_has_a_position_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: str
+) -> None:
+    written(tmp_path / "out", SIX)
+    place = tmp_path / ("new" if folder == "another" else "out")
+    if folder == "emptied":
+        shutil.rmtree(place)
+    for _ in range(2):
+        Files(place).open(timeline(newest=7, position=6, commits=SIX))
+    [message] = caplog.messages
+    assert f"{place} is new or was emptied" in message
+    assert "version 6. The folder gets the versions after that; earlier ones stay where they were written." in message
+    assert "begins after the newest version, 7, give it another name=" in message
+    Files(tmp_path / "first").open(timeline())
+    Files(tmp_path / "first version").open(timeline(newest=1, position=0, commits={1: "a1"}))
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("mark", ["other", "damaged"])

@@ -7,14 +7,23 @@ So a sink stores the id of the commit beside the version, and compares both with
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.words import TaskId, Version
+
+logger = logging.getLogger(__name__)
+
+CLEANED: Final = (
+    "If the log was not set back, and the app only ran without this sink until that version was cleaned: keep what the "
+    "sink has and give it another name=. It then begins after the newest version."
+)
+"""What to do when a version can't be compared."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +65,36 @@ class Timeline:
         found = self.commit_of(version)
         if found is not None:
             return found == commit
-        # It was cleaned or never existed. A sink is at most one version ahead of its recorded position.
-        return version <= self.newest and (self.position is None or version <= self.position + 1)
+        # It was cleaned or never existed. What the log has recorded as written is of this log.
+        if self.position is not None:
+            return version <= self.position
+        if version > self.newest:
+            return False
+        logger.warning(
+            "A sink that is new to log %s has version %d of commit %s. The log is at version %d and has cleaned that "
+            "version, so it can't be told whether it was set back since.",
+            *(self.log, version, commit, self.newest),
+        )
+        return True
+
+    def may_be_cleaned(self, version: Version) -> bool:
+        """Whether a version that the log doesn't have may be of this log: a crash came before the mark of it.
+
+        Then the app ran without the sink until the version was cleaned.
+        """
+        if self.position is None or version != self.position + 1 or version > self.newest:
+            return False
+        return self.commit_of(version) is None
 
     def check(self, version: int, commit: str, place: str) -> None:
         """Raises OtherTimeline unless the log has this version of `place`, such as "the table players"."""
         if not self.has(Version(version), commit):
             to = self.newest if self.position is None else self.position  # what comes after it is sent
+            cleaned = f" {CLEANED}" if self.may_be_cleaned(Version(version)) else ""
             raise OtherTimeline(
                 f"{place} has version {version} of commit {commit}, and the log, which is at version {self.newest}, "
                 f"has no such commit: it was set back to an older state after the sink had written. Set {place} back "
-                f"to version {to} too, or give the sink a new one."
+                f"to version {to} too, or give the sink a new one.{cleaned}"
             )
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import posixpath
 import re
@@ -22,8 +23,10 @@ from holdfast.log.names import padded
 from holdfast.log.objects import Put, Storage
 from holdfast.log.storage import open_storage
 from holdfast.stores.formats.arrow_values import python_rows
-from holdfast.topology.sink import OtherTimeline, Rows, Timeline, takes
+from holdfast.topology.sink import CLEANED, OtherTimeline, Rows, Timeline, takes
 from holdfast.words import Version
+
+logger = logging.getLogger(__name__)
 
 Format = Literal["parquet", "json"]
 
@@ -97,6 +100,13 @@ class Files:
         self._storage = open_storage(self._path, self._options)
         log = timeline.log
         if self._storage.create("_log.json", json.dumps({"log": log}).encode()) is Put.CREATED:
+            if timeline.position:
+                logger.warning(
+                    "%s is new or was emptied, and its sink has a position in the log, which belongs to the sink's "
+                    "name: version %d. The folder gets the versions after that; earlier ones stay where they were "
+                    "written. For a sink that begins after the newest version, %d, give it another name=.",
+                    *(self._storage.place, timeline.position, timeline.newest),
+                )
             return
         found = _text_in(self._storage.get("_log.json"), "log")
         if found is None:
@@ -179,18 +189,18 @@ def _check_timeline(storage: Storage, timeline: Timeline) -> None:
     first = next((each for each in versions if not _is_of(storage, timeline, each, found[each])), None)
     if first is None:
         return
+    cleaned = f" {CLEANED}" if first == versions[-1] and timeline.may_be_cleaned(first) else ""
     raise OtherTimeline(
         f"{storage.place} has files of versions {first} to {versions[-1]} whose commits the log doesn't have: it is at "
         f"version {timeline.newest} and was set back to an older state after they were written. Delete these files: "
         f"{_listed([name for name in files if name >= padded(first)])}, "
         f"{_listed([name for name in marks if name >= _MARKS + padded(first)])}. Or give the sink another folder."
+        f"{cleaned}"
     )
 
 
 def _is_of(storage: Storage, timeline: Timeline, version: Version, names: Iterable[str]) -> bool:
     """Whether a version's files and its mark are those of the version's commit in the log."""
-    if timeline.commit_of(version) is None:
-        return timeline.has(version, None)
     commits = set()
     for name in names:
         match = _NAME.match(name)
