@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
@@ -67,17 +68,25 @@ def _print_alone(app: str, error: BaseException) -> None:
 
     A traceback would show where Holdfast has noticed it, and no code of the user's. One that may be a bug has it.
     """
-    if not isinstance(error, HoldfastError) or error.category is ErrorCategory.BUG:
-        return
-    others = sys.excepthook
+    if isinstance(error, HoldfastError) and error.category is not ErrorCategory.BUG:
+        former = sys.excepthook
+        sys.excepthook = _Alone(app, error, former.former if isinstance(former, _Alone) else former)
 
-    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        if value is error:
-            _say(f"{app} stopped: {error}")
+
+@dataclass(frozen=True)
+class _Alone:
+    """What Python calls for the next error that nobody has caught."""
+
+    app: str
+    error: HoldfastError
+    former: Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+    def __call__(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = self.former
+        if value is self.error:
+            _say(f"{self.app} stopped: {value}")
         else:
-            others(kind, value, trace)
-
-    sys.excepthook = hook
+            self.former(kind, value, trace)
 
 
 def _say(line: str) -> None:

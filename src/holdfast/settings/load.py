@@ -21,11 +21,11 @@ DEFAULT_FILE = Path("holdfast.toml")
 FILE_VARIABLE = "HOLDFAST_CONFIG"
 PREFIX = "HOLDFAST_"
 
-# Variables with this prefix that aren't settings: of clients, for tests, and those that Kubernetes sets for a service
-# "holdfast".
 LOG_VARIABLE = "HOLDFAST_LOG"
 """The address of the log, for apps and commands: short for `HOLDFAST_LOG__URL`, which wins."""
 
+# Variables with this prefix that aren't settings: of clients, for tests, and those that Kubernetes sets for a service
+# "holdfast".
 _OTHER_VARIABLES = re.compile(
     r"HOLDFAST_(CONFIG|APP|CLIENT_.*|FAULT|FAULT_DIR|VERSITYGW|(TEST|BENCH|CRASH)(_.*)?|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)"
 )
