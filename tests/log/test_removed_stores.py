@@ -41,6 +41,14 @@ def plan(storage: Storage, app: AppSpec, **returned: str) -> StartPlan:
     return found
 
 
+def test_a_plan_is_shown_as_its_text(storage: Storage) -> None:
+    """Also by a notebook, which shows the repr of a cell's last line."""
+    run(storage, BOTH, 3)
+    found = plan(storage, ONE)
+    assert repr(found) == str(found)
+    assert repr(found).startswith(f"The log of {ONE.id} at {storage.place} is at version 3.\n")
+
+
 def test_a_store_that_the_code_no_longer_has_is_kept(storage: Storage) -> None:
     run(storage, BOTH, 3)
     gone = run(storage, ONE, 4).app

@@ -15,9 +15,9 @@ from holdfast.stores.spec import StoreSpec, shown
 from holdfast.words import Version
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class StartPlan:
-    """What a start would change. `str(plan)` is for people."""
+    """What a start would change. Its text is for people, also as the last line of a cell in a notebook."""
 
     place: str
     before: InEffect | None
@@ -38,7 +38,7 @@ class StartPlan:
         if self.refusals:
             raise AppChanged(self.place, self.refusals)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
