@@ -15,11 +15,15 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import DamagedRow
+from holdfast.testing import TestDriver
+from holdfast.testing import records as records_of
 from holdfast.topology.collecting import VALUE
 from holdfast.topology.reducers import bind
 from tests import apps
 from tests.apps import NOON, entries_of, game, get, write
 
+FAR = '["-8982-05-17","-6244-04-12","-0768-02-04","1970-01-01","7445-10-25","12921-08-18"]'
+"""Dates of some million days before and after 1970."""
 LATEST = bind("x", hf.collect("x", limit=3), "bigint", ["bigint"])
 
 records = st.lists(st.tuples(st.integers(0, 4), st.none() | st.integers(0, 2), st.integers(0, 2)), max_size=12)
@@ -59,6 +63,19 @@ def test_damaged_values_and_wrong_arguments_are_errors() -> None:
         bind("x", hf.collect("x"), "int", ["string"])
 
 
+def test_dates_that_python_does_not_have_are_collected_in_their_order() -> None:
+    app = hf.App("collected", settings=hf.Settings())
+    read = records_of("k string, day date, page date, at timestamp")
+    stream = app.stream(read, key="k", timestamp="at", position=["page"], name="days")
+    stream.group_by().aggregate(days=hf.collect("day"), last=hf.collect("day", limit=2)).store("days")
+    driver = TestDriver(app)
+    days = [million * 1_000_000 for million in (4, -3, 0, -4, 2, -1)]
+    for some in (days[:3], days[3:]):
+        moments = pa.array(some, pa.int32()).view(pa.date32())
+        driver.pipe("days", [{"k": "ann", "day": moments[n], "page": moments[n], "at": 0} for n in range(3)])
+    assert driver.store("days").get("ann") == {"days": FAR, "last": '["7445-10-25","12921-08-18"]'}
+
+
 @pytest.mark.spark
 def test_spark_collects_what_the_task_merges(spark: SparkSession, tmp_path: Path) -> None:
     def sent(*points: int | None) -> list[dict[str, Any]]:
@@ -73,6 +90,7 @@ def test_spark_collects_what_the_task_merges(spark: SparkSession, tmp_path: Path
         "texts": hf.collect("CAST(points AS string)"),
         "doubles": hf.collect("IF(points = 9, double('NaN'), points / 2)", limit=2),
         "dates": hf.collect("date_add(DATE'2026-01-01', CAST(points AS int))", limit=1),
+        "far": hf.collect("date_from_unix_date(CAST(points - 5 AS int) * 1000000)"),
     }
     stream.group_by().aggregate(**few, last=hf.last("points")).store("latest")
     stream.group_by().window(hf.session("1m")).aggregate(ints=hf.collect("points", 2)).store("sessions")
@@ -85,6 +103,7 @@ def test_spark_collects_what_the_task_merges(spark: SparkSession, tmp_path: Path
                 "texts": '["1","2","4","5","7","9"]',
                 "doubles": '[3.5,"NaN"]',
                 "dates": '["2026-01-10"]',
+                "far": FAR,
                 "last": 9,
             }
         }

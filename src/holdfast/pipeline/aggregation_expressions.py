@@ -102,4 +102,5 @@ def partials_of(
         case Function.APPROX_COUNT_DISTINCT | Function.APPROX_QUANTILE | Function.FREQUENT:
             return [sketch_of(reducer, str(column))]
         case Function.COLLECT:
-            return [items_of(order, str(column), int(reducer.parameters[0]))]
+            typed = list(zip(order, ("bigint", *reducer.position), strict=True))
+            return [items_of(typed, str(column), reducer.input, int(reducer.parameters[0]))]

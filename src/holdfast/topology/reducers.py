@@ -51,6 +51,8 @@ class Reducer:
     """The type of the values, of a sketch or of collected values."""
     parameters: tuple[float, ...] = ()
     several: bool = False
+    position: tuple[str, ...] = ()
+    """The types of the source position, by which collected values are ordered after their time."""
 
     @property
     def is_large(self) -> bool:
@@ -89,8 +91,8 @@ class Reducer:
             case Function.FREQUENT:
                 return sketches.frequent(old[1], new[0], int(self.parameters[0]))
             case Function.COLLECT:
-                limit, width = map(int, self.parameters)
-                return collected(old[1], new[0], limit, width)
+                (limit,) = map(int, self.parameters)
+                return collected(old[1], new[0], self.input, limit, 1 + len(self.position))
 
     def as_partials(self, row: Sequence[pa.Array]) -> list[pa.Array]:
         """The columns of a row, in the order of `fields`, as partial results: so two rows can be merged."""
@@ -185,9 +187,9 @@ def bind(name: str, aggregate: Aggregate, input_type: str | None, position: Sequ
         return Reducer(name, function, fields, (sketch,), input_type, aggregate.parameters, aggregate.several)
     if function is Function.COLLECT:
         _check_collected(name, aggregate, input_type, position)
-        items = _hidden(name, "items", "string")
-        parameters = (*aggregate.parameters, 1 + len(position))
-        return Reducer(name, function, (Field(name, "string"), items), (items,), input_type, parameters)
+        items = _hidden(name, "days" if input_type == "date" else "items", "string")
+        fields = (Field(name, "string"), items)
+        return Reducer(name, function, fields, (items,), input_type, aggregate.parameters, position=tuple(position))
     kept = Field(name, _storable(name, aggregate, input_type))
     order = (
         _hidden(name, "time", "bigint"),
