@@ -22,6 +22,7 @@ from holdfast.client.errors import (
 from holdfast.client.frames import of_statement, of_store
 from holdfast.client.router import SUSPECT_SECONDS
 from holdfast.client.store_flows import StoreFlows
+from holdfast.client.turns import longest_wait
 from holdfast.client.watching import watch
 from holdfast.clock import ManualClock
 from holdfast.query.routes import Routing
@@ -72,6 +73,10 @@ def frozen(send: Send) -> Outcome:
     return Lost(send.address, "silence")
 
 
+def crowded(send: Send) -> Outcome:
+    return Lost(send.address, "not asked: 8 requests of this client were under way there", crowded=True)
+
+
 def busy(send: Send) -> Outcome:
     return reply(send.address, PROBLEM, 503, retry_after="1")
 
@@ -118,6 +123,48 @@ def test_a_frozen_instance_gets_half_of_the_time_at_most() -> None:
     start = world.clock.monotonic()
     assert world.get(timeout="8s") == B
     assert world.clock.monotonic() - start == pytest.approx(4)
+
+
+def test_a_call_whose_turn_does_not_come_asks_the_standby_and_holds_nothing_against_the_instance() -> None:
+    world = World(seeds=(B,))
+    world.get()
+    world.answers[A] = crowded
+    assert world.get() == B
+    del world.answers[A]
+    world.clock.advance(2)
+    assert world.get() == A
+    assert world.played.refreshed == 1
+
+
+def test_a_call_waits_for_its_turn_no_longer_than_an_instance_that_hangs_may_take() -> None:
+    world = World(seeds=(B,))
+    world.get()
+    world.get(timeout="8s")
+    sent = world.played.effects[-1]
+    assert isinstance(sent, Send) and (longest_wait(sent), sent.in_all) == (4.0, 8.0)
+    with pytest.raises(BadAnswer):
+        world.played.run(of_store(world.core, "numbers", (), {"timeout": "8s"}))  # its answer may be large
+    sent = world.played.effects[-1]
+    assert isinstance(sent, Send) and (longest_wait(sent), sent.seconds) == (4.0, 8.0)
+
+
+def test_a_call_that_had_no_turn_says_so() -> None:
+    world = World()
+    world.get()
+    world.answers |= {A: crowded, B: crowded, C: crowded}
+    with pytest.raises(
+        NoAnswer, match="The 1 s of the call have passed while it waited .* were under way there"
+    ) as error:
+        world.get(timeout="1s")
+    assert "get_many" in str(error.value) and "No instance" not in str(error.value)
+    assert {*error.value.tried} == {A, B, C}
+
+
+def test_the_routing_does_not_wait_for_a_turn() -> None:
+    world = World()
+    world.get()
+    sent = [effect for effect in world.played.effects if isinstance(effect, Send)]
+    assert [(each.request.path == "/v1/routing", each.first) for each in sent] == [(True, True), (False, False)]
 
 
 def test_all_are_asked_again_until_the_deadline() -> None:

@@ -7,14 +7,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import holdfast as hf
 from holdfast.client import errors
 from holdfast.client.awaited import Awaited
+from holdfast.client.blocking import Blocking
+from holdfast.client.core import Core
 from holdfast.client.effects import Lost, Outcome, Race, Raced, Reply, Request, Send
-from holdfast.client.http import UNDER_WAY
+from holdfast.client.store_flows import StoreFlows
+from holdfast.client.turns import UNDER_WAY
+from tests.client.effects import ROUTING, A, B, reply
 from tests.instance.processes import until
 
 FIRST, SECOND = (Send(address, Request("/"), 30.0) for address in ("http://first", "http://second"))
@@ -90,7 +95,7 @@ def test_a_request_whose_turn_does_not_come_is_not_asked() -> None:
         hanging = [asyncio.ensure_future(shell._send(FIRST)) for _ in range(UNDER_WAY)]
         while len(shell.sent) < UNDER_WAY:
             await asyncio.sleep(0)
-        outcome = await shell._send(replace(FIRST, in_all=0.01))
+        outcome = await shell._send(replace(FIRST, seconds=0.01, in_all=60.0))
         assert len(shell.sent) == UNDER_WAY
         for each in hanging:
             each.cancel()
@@ -100,8 +105,115 @@ def test_a_request_whose_turn_does_not_come_is_not_asked() -> None:
         await shell.close()
         return outcome
 
-    outcome = asyncio.run(run())
-    assert isinstance(outcome, Lost) and outcome.unasked and "not asked: 8 requests" in outcome.reason
+    outcome = asyncio.run(asyncio.wait_for(run(), 30))
+    assert isinstance(outcome, Lost) and outcome.crowded
+    assert "not asked: 8 requests of this client were under way there and 0 others waited" in outcome.reason
+
+
+def test_a_read_whose_turn_does_not_come_is_hedged() -> None:
+    async def race(shell: Held) -> None:
+        shell.release.set()
+        hanging = [asyncio.ensure_future(shell._send(FIRST)) for _ in range(UNDER_WAY)]
+        while len(shell.sent) < UNDER_WAY:
+            await asyncio.sleep(0)
+        assert [each.address for each in await shell._race(RACE)] == [SECOND.address]
+        for each in hanging:
+            each.cancel()
+
+    assert _ended(race) == [FIRST.address] * UNDER_WAY, "the first request was never sent"
+
+
+def test_turns_of_calls_that_are_cancelled_are_free_again() -> None:
+    async def race(shell: Held) -> None:
+        calls = [asyncio.ensure_future(shell._send(FIRST)) for _ in range(3 * UNDER_WAY)]
+        while len(shell.sent) < UNDER_WAY:
+            await asyncio.sleep(0)
+        calls[0].cancel()
+        while len(shell.sent) == UNDER_WAY:
+            await asyncio.sleep(0)
+        for each in calls:
+            each.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        shell.sent.clear()
+        again = [asyncio.ensure_future(shell._send(FIRST)) for _ in range(UNDER_WAY)]
+        while len(shell.sent) < UNDER_WAY:
+            await asyncio.sleep(0)
+        for each in again:
+            each.cancel()
+
+    assert len(_ended(race)) >= 2 * UNDER_WAY
+
+
+class Frozen:
+    """Instances of which `A` hangs until `lost` says that the time of its requests has passed; others answer."""
+
+    def __init__(self, calls: int) -> None:
+        self.core = Core([B], timeout="60s")
+        self.keys = range(calls)
+        self.asked: list[str] = []
+
+    def answer(self, send: Send) -> Outcome | None:
+        """None for a request that hangs."""
+        if send.request.path == "/v1/routing":
+            return reply(send.address, ROUTING)
+        self.asked.append(send.address)
+        if send.address == A:
+            return None
+        key = int(send.request.path.rpartition("/")[2])
+        return reply(send.address, {"key": key, "value": key, "task": "0_0", "version": 3})
+
+    def get(self, key: int) -> Any:
+        return StoreFlows[int](self.core, "numbers").get(key, None, {}, {})
+
+    def check(self, found: list[Any]) -> None:
+        assert found == [*self.keys]
+        assert self.asked.count(A) == UNDER_WAY, "those that waited for their turn have asked the other replica"
+
+
+def test_tasks_that_wait_for_an_instance_that_is_lost_ask_the_other_replica() -> None:
+    world = Frozen(300)
+
+    class Shell(Awaited):
+        async def _sent(self, send: Send) -> Outcome:
+            answer = world.answer(send)
+            if answer is None:
+                await lost.wait()
+            return answer or Lost(send.address, "the answer took too long")
+
+    async def run() -> list[Any]:
+        shell = Shell(None, None)
+        calls = asyncio.gather(*(shell.run(world.get(key)) for key in world.keys))
+        while world.asked.count(A) < UNDER_WAY or world.asked.count(B) < 100:
+            await asyncio.sleep(0)
+        lost.set()
+        found = await calls
+        await shell.close()
+        return found
+
+    lost = asyncio.Event()
+    world.check(asyncio.run(asyncio.wait_for(run(), 30)))
+
+
+def test_threads_that_wait_for_an_instance_that_is_lost_ask_the_other_replica() -> None:
+    world = Frozen(60)
+    lost = threading.Event()
+
+    class Shell(Blocking):
+        def _sent(self, send: Send) -> Outcome:
+            answer = world.answer(send)
+            if answer is None:
+                assert lost.wait(60)
+            return answer or Lost(send.address, "the answer took too long")
+
+    shell = Shell(None, None)
+    with ThreadPoolExecutor(len(world.keys)) as threads:
+        calls = [threads.submit(shell.run, world.get(key)) for key in world.keys]
+        until(lambda: world.asked.count(A) == UNDER_WAY, "as many requests as may be hang")
+        until(lambda: len(shell._turns._queues[A, False].waiting) > 0, "others wait for their turn")
+        lost.set()
+        found = [each.result(30) for each in calls]
+    shell.close()
+    world.check(found)
 
 
 class Server:

@@ -27,8 +27,8 @@ from holdfast.client.awaited import Awaited
 from holdfast.client.blocking import Blocking
 from holdfast.client.client import RemoteStore
 from holdfast.client.effects import Outcome, Send
-from holdfast.client.http import UNDER_WAY, WAITING
 from holdfast.client.refusals import PROBLEMS
+from holdfast.client.turns import UNDER_WAY, WAITING
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import holdfast as hf
@@ -67,6 +68,33 @@ def test_no_lookup_fails_while_an_instance_hangs(group: RunningGroup) -> None:
         assert [store.get(n) for n in KEYS[:20]] == [*KEYS[:20]]
         with frozen(pid):
             assert [store.get(n) for n in KEYS[:20]] == [*KEYS[:20]]
+
+
+def test_no_lookup_of_many_at_once_fails_while_an_instance_hangs(group: RunningGroup) -> None:
+    """Most of them wait for their turn at the instance, and ask the standby as soon as it has not answered others."""
+    pid = group.pid(group.instances.replicas()["0_0"][0])
+
+    async def look_up() -> list[int | None]:
+        async with hf.AsyncClient(group.addresses, timeout="10s") as client:
+            store = client.store("numbers", int)
+            await asyncio.gather(*(store.get(n) for n in KEYS))
+            with frozen(pid):
+                frozen_now.set()
+                found = await asyncio.gather(*(store.get(n) for n in KEYS))
+                assert await asyncio.to_thread(ended.wait, 60)
+                return list(found)
+
+    frozen_now, ended = threading.Event(), threading.Event()
+    with hf.Client(group.addresses, timeout="10s") as client, ThreadPoolExecutor(101) as threads:
+        store = client.store("numbers", int)
+        assert list(threads.map(store.get, KEYS)) == [*KEYS]
+        tasks = threads.submit(asyncio.run, look_up())
+        assert frozen_now.wait(60)
+        try:
+            assert list(threads.map(store.get, KEYS)) == [*KEYS]
+        finally:
+            ended.set()
+        assert tasks.result(60) == [*KEYS]
 
 
 def test_no_lookup_of_an_event_loop_fails_when_an_instance_is_killed(group: RunningGroup) -> None:

@@ -1,12 +1,13 @@
 """How a question gets its answer: attempts at one instance after the other, until one answers or the deadline passes.
 
 All questions are reads, so asking twice is harmless. One attempt may take half of the time that is left while there is
-another instance to ask, so an instance that hangs never uses up the deadline. When all have been asked and none could
-answer, the client waits as long as they say (Retry-After), reads the routing again and starts over.
+another instance to ask, and wait for its turn as long, so an instance that hangs never uses up the deadline. When all
+have been asked and none could answer, the client waits as long as they say (Retry-After), reads the routing again and
+starts over.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -90,7 +91,7 @@ class Asker:
                 if outcome.address != address:
                     self.router.slow(address)
                 for other in raced[1:]:
-                    if not _is_answer(other) and not (isinstance(other, Lost) and other.unasked):
+                    if not _is_answer(other) and not _is_crowded(other):
                         self.router.lost(other.address)
             return outcome
 
@@ -117,7 +118,7 @@ class Asker:
         deadline, end = question.deadline, question.deadline.end
         if router.is_due(question.task):
             yield from self._refresh(deadline)
-        tried: dict[str, str] = {}
+        tried: dict[str, Outcome] = {}
         problem: Refused | None = None
         for rounds in itertools.count(1):
             addresses = router.order(question.task)
@@ -125,24 +126,22 @@ class Asker:
             for n, address in enumerate(addresses):
                 left = end - clock.monotonic()
                 if left < _LEAST_SECONDS and tried:
-                    raise problem or NoAnswer(deadline.seconds, tried)
+                    raise problem or _no_answer(deadline, tried)
                 others = addresses[n + 1 :]
                 share = min(left, max(left / 2, question.wait + 0.5)) if others else left
                 outcome = yield from attempt(address, max(share, _LEAST_SECONDS), others)
+                tried[outcome.address] = outcome
                 if _is_answer(outcome):
                     router.answered(outcome.address)
                     if outcome.good:
                         return _checked(outcome)
-                    problem, tried[outcome.address] = problem_of(outcome), f"status {outcome.status}"
+                    problem = problem_of(outcome)
                     advice = max(advice, _retry_after(outcome))
-                else:
-                    tried[outcome.address] = _reason(outcome)
-                    if isinstance(outcome, Lost) and outcome.unasked:
-                        raise problem or NoAnswer(deadline.seconds, tried)  # all of the time has passed
+                elif not _is_crowded(outcome):
                     router.lost(outcome.address)
             pause = max(backoff(rounds, _RETRY), min(advice, _RETRY.longest.total_seconds()))
             if clock.monotonic() + pause + _LEAST_SECONDS >= end:
-                raise problem or NoAnswer(deadline.seconds, tried)
+                raise problem or _no_answer(deadline, tried)
             yield Pause(pause)
             if router.is_due(question.task):
                 yield from self._refresh(deadline)
@@ -173,7 +172,7 @@ class Asker:
         untrusted = set[str]()
         for address in (addresses := router.order()):
             share = max((deadline.end - self._clock.monotonic()) / max(2, len(addresses)), _LEAST_SECONDS)
-            outcome: Outcome = yield Send(address, router.addressed(ROUTING), share)
+            outcome: Outcome = yield Send(address, router.addressed(ROUTING), share, first=True)
             if _is_answer(outcome):
                 router.answered(address)
                 if outcome.good and router.learn(_decoded(outcome, Routing)):
@@ -194,8 +193,20 @@ def _is_answer(outcome: Outcome) -> TypeGuard[Reply]:
     return isinstance(outcome, Reply) and outcome.status != MISDIRECTED
 
 
+def _is_crowded(outcome: Outcome) -> bool:
+    """Whether the instance was not asked, which says nothing about it."""
+    return isinstance(outcome, Lost) and outcome.crowded
+
+
+def _no_answer(deadline: Deadline, tried: Mapping[str, Outcome]) -> NoAnswer:
+    each = {address: _reason(outcome) for address, outcome in tried.items()}
+    return NoAnswer(deadline.seconds, each, crowded=any(map(_is_crowded, tried.values())))
+
+
 def _reason(outcome: Outcome) -> str:
-    """Why an address is of no use: nobody answers there, or another app."""
+    """Why an address is of no use: nobody answers there, the instance can't answer, or another app."""
+    if _is_answer(outcome):
+        return f"status {outcome.status}"
     return str(problem_of(outcome)) if isinstance(outcome, Reply) else outcome.reason
 
 

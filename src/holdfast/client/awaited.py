@@ -4,7 +4,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -27,7 +26,8 @@ from holdfast.client.effects import (
     counted_first,
 )
 from holdfast.client.errors import ClientClosed
-from holdfast.client.http import LIMITS, headers_of, lost, request_of, turns_at_once, unasked
+from holdfast.client.http import LIMITS, are_proxies_named, headers_of, lost, request_of
+from holdfast.client.turns import Turns, longest_wait
 from holdfast.clock import pause
 
 
@@ -55,13 +55,36 @@ class _Opened:
         self._stack = AsyncExitStack()
 
 
+class _PerAddress(httpx2.AsyncBaseTransport):
+    """A pool of connections per address: for each request, a pool looks at all of its connections."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self._tls = httpx2.create_ssl_context() if tls is None else tls
+        self._pools: dict[bytes, httpx2.AsyncHTTPTransport] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        address = request.url.raw_scheme + request.url.netloc
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools[address] = httpx2.AsyncHTTPTransport(verify=self._tls, limits=LIMITS)
+        return await pool.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        for pool in [*self._pools.values()]:
+            await pool.aclose()
+
+
 class Awaited:
     """Performs effects; keeps its connections until it is closed."""
 
     def __init__(self, token: str | None, tls: ssl.SSLContext | None) -> None:
-        self._http = httpx2.AsyncClient(verify=True if tls is None else tls, headers=headers_of(token), limits=LIMITS)
-        self._turns: dict[tuple[str, bool], asyncio.Semaphore] = {}
-        """By address, those of requests with which an instance may wait apart."""
+        self._http = httpx2.AsyncClient(
+            verify=True if tls is None else tls,
+            headers=headers_of(token),
+            limits=LIMITS,
+            transport=None if are_proxies_named() else _PerAddress(tls),
+        )
+        self._turns = Turns["asyncio.Future[bool]"](lambda: asyncio.get_running_loop().create_future())
         self._once: asyncio.Future[Any] | None = None
 
     async def close(self) -> None:
@@ -129,33 +152,28 @@ class Awaited:
             ended.exception()  # those who wait have it; there may be none any more
 
     async def _send(self, send: Send) -> Outcome:
-        begun = await self._turn(send)
-        if begun is None:
-            return unasked(send)
+        coming = self._turns.take(send)
+        turn = send if coming is None else await self._turn(send, coming)
+        if isinstance(turn, Lost):
+            return turn
         try:
-            return await self._sent(begun)
+            outcome = await self._sent(turn)
+            if isinstance(outcome, Lost):
+                self._turns.lost(send.address)
+            return outcome
         finally:
-            self._turns_of(send).release()
+            self._turns.end(send)
 
-    def _turns_of(self, send: Send) -> asyncio.Semaphore:
-        found = self._turns.get((send.address, send.waits))
-        if found is None:
-            found = self._turns[send.address, send.waits] = asyncio.Semaphore(turns_at_once(send))
-        return found
-
-    async def _turn(self, send: Send) -> Send | None:
-        """The request when its turn has come, with the time that it has then; None if it didn't come."""
-        turns, now = self._turns_of(send), asyncio.get_running_loop().time
-        if not turns.locked():
-            await turns.acquire()
-            return send
-        end = now() + (send.seconds if send.in_all is None else send.in_all)
+    async def _turn(self, send: Send, coming: "asyncio.Future[bool]") -> Send | Lost:
+        now = asyncio.get_running_loop().time
+        start = now()
         try:
-            async with asyncio.timeout_at(end):
-                await turns.acquire()
-        except TimeoutError:
-            return None
-        return replace(send, seconds=min(send.seconds, end - now()))
+            await asyncio.wait([coming], timeout=longest_wait(send))
+        except asyncio.CancelledError:
+            if isinstance(self._turns.settled(send, coming, 0.0), Send):
+                self._turns.end(send)
+            raise
+        return self._turns.settled(send, coming, now() - start)
 
     async def _sent(self, send: Send) -> Outcome:
         try:
@@ -182,19 +200,13 @@ class Awaited:
         return Reply(listen.address, response.status_code, response.headers, body)
 
     async def _race(self, race: Race) -> Raced:
-        begun = await self._turn(race.first)
-        if begun is None:
-            return (unasked(race.first),)
-        first = self._started(begun)
-        racing = [first]
+        racing = [asyncio.ensure_future(self._send(race.first))]
         try:
             done, _ = await asyncio.wait(racing, timeout=race.after)
-            if done and first.result().good:
-                return (first.result(),)
-            turns = self._turns_of(race.second)
-            if not turns.locked():  # a second request would add load when there is most of it
-                await turns.acquire()
-                racing.append(self._started(race.second))
+            if done and racing[0].result().good:
+                return (racing[0].result(),)
+            if self._turns.has_free(race.second):  # a second request would add load when there is most of it
+                racing.append(asyncio.ensure_future(self._send(race.second)))
             done, _ = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
             if not any(each.result().good for each in done):
                 done, _ = await asyncio.wait(racing)
@@ -202,9 +214,3 @@ class Awaited:
         finally:
             for each in racing:
                 each.cancel()
-
-    def _started(self, send: Send) -> "asyncio.Future[Outcome]":
-        """The outcome to come of a request whose turn it is."""
-        sent = asyncio.ensure_future(self._sent(send))
-        sent.add_done_callback(lambda _: self._turns_of(send).release())
-        return sent

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +29,8 @@ from holdfast.client.effects import (
     counted_first,
 )
 from holdfast.client.errors import ClientClosed
-from holdfast.client.http import LIMITS, headers_of, lost, request_of, turns_at_once, unasked
+from holdfast.client.http import LIMITS, headers_of, lost, request_of
+from holdfast.client.turns import Turns, longest_wait
 from holdfast.clock import SYSTEM_CLOCK, Clock
 
 _RACERS = 64
@@ -72,8 +72,7 @@ class Blocking:
         )
         self._clock = clock
         self._free = threading.Semaphore(_RACERS)
-        self._turns: dict[tuple[str, bool], threading.Semaphore] = {}
-        """By address, those of requests with which an instance may wait apart."""
+        self._turns = Turns[Future[bool]](Future)
         self._lock = threading.Lock()
         self._once: Future[Any] | None = None
 
@@ -146,19 +145,27 @@ class Blocking:
             return None
 
     def _send(self, send: Send) -> Outcome:
-        end = self._clock.monotonic() + (send.seconds if send.in_all is None else send.in_all)
-        with self._lock:
-            turns = self._turns.get((send.address, send.waits))
-            if turns is None:
-                turns = self._turns[send.address, send.waits] = threading.Semaphore(turns_at_once(send))
-        if not turns.acquire(blocking=False):
-            if not turns.acquire(timeout=max(0.0, end - self._clock.monotonic())):
-                return unasked(send)
-            send = replace(send, seconds=min(send.seconds, end - self._clock.monotonic()))
+        coming = self._turns.take(send)
+        turn = send if coming is None else self._turn(send, coming)
+        if isinstance(turn, Lost):
+            return turn
         try:
-            return self._sent(send)
+            outcome = self._sent(turn)
+            if isinstance(outcome, Lost):
+                self._turns.lost(send.address)
+            return outcome
         finally:
-            turns.release()
+            self._turns.end(send)
+
+    def _turn(self, send: Send, coming: "Future[bool]") -> Send | Lost:
+        start = self._clock.monotonic()
+        try:
+            wait([coming], longest_wait(send))
+        except BaseException:  # this thread is interrupted
+            if isinstance(self._turns.settled(send, coming, 0.0), Send):
+                self._turns.end(send)
+            raise
+        return self._turns.settled(send, coming, self._clock.monotonic() - start)
 
     def _sent(self, send: Send) -> Outcome:
         end = self._clock.monotonic() + send.seconds

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
-from urllib.request import getproxies
 
 import httpcore2
 import httpx2
 
-from holdfast.client.http import LIMITS
+from holdfast.client.http import LIMITS, are_proxies_named
 from holdfast.clock import Clock
 
 _END: Final[ContextVar[float | None]] = ContextVar("holdfast_end", default=None)
@@ -38,8 +37,7 @@ def transport_of(tls: ssl.SSLContext | None, clock: Clock) -> httpx2.BaseTranspo
 
     Then the head of an answer has no deadline, but proxies read it before they send it on.
     """
-    proxies = getproxies()
-    return None if any(proxies.get(name) for name in ("http", "https", "all")) else _Transport(tls, clock)
+    return None if are_proxies_named() else _Transport(tls, clock)
 
 
 class _Transport(httpx2.HTTPTransport):

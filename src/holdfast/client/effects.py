@@ -34,10 +34,12 @@ class Send:
     silence: float | None = None
     """How long nothing may arrive; without it, as long as all of it may take."""
     in_all: float | None = None
-    """The time with that until its turn comes, if many requests of this client are under way at the address; without
-    it, `seconds`."""
+    """The time that the call has left, with that until its turn comes if many requests of this client are under way at
+    the address; without it, `seconds`."""
     waits: bool = False
     """Whether the instance may wait before it answers. Others don't wait for its turn to end."""
+    first: bool = False
+    """Whether it doesn't wait for its turn: all others may wait for its answer."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Lost:
     reason: str
     untrusted: bool = False
     """Whether its certificate was not accepted."""
-    unasked: bool = False
+    crowded: bool = False
     """Whether it was never asked, because so many requests of this client were under way there."""
 
     good: ClassVar[bool] = False

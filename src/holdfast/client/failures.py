@@ -12,15 +12,18 @@ class ClientError(HoldfastError):
 
 
 class NoAnswer(ClientError):
-    """No instance has answered before the deadline."""
+    """No instance has answered before the deadline, or the call had no turn to ask one."""
 
     category = ErrorCategory.RETRY
 
-    def __init__(self, seconds: float, tried: Mapping[str, str]) -> None:
+    def __init__(self, seconds: float, tried: Mapping[str, str], *, crowded: bool = False) -> None:
         each = "; ".join(f"{address}: {reason}" for address, reason in tried.items()) or "none was tried"
         super().__init__(
-            f"No instance has answered in {seconds:g} s ({each}). Check that the app runs and that these are addresses "
-            "of its REST; `holdfast group` prints its instances. Or give it more time with timeout=."
+            f"The {seconds:g} s of the call have passed while it waited for its turn in this client ({each}). Make "
+            "fewer calls at once, read many keys with get_many, or give it more time with timeout=."
+            if crowded
+            else f"No instance has answered in {seconds:g} s ({each}). Check that the app runs and that these are "
+            "addresses of its REST; `holdfast group` prints its instances. Or give it more time with timeout=."
         )
         self.tried = dict(tried)
         """Per address, what has happened there."""

@@ -2,6 +2,7 @@
 
 import ssl
 from typing import Any, Final
+from urllib.request import getproxies
 
 import httpx2
 
@@ -10,16 +11,14 @@ from holdfast.client.tokens import token_of
 
 LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
 """As many connections as there are requests under way and watches; each is kept for the next request."""
-UNDER_WAY: Final = 8
-"""The requests that one client has under way at one instance; others wait for their turn.
-
-An instance reads as many at a time. More would only take longer: a pool of connections takes as long per request as
-there are connections in it (2,000 gets: 1.05 s of CPU with 8, 1.4 s with 32, 0.9 s one by one).
-"""
-WAITING: Final = 32
-"""The same for requests with which an instance may wait. Both together are below `rest.max_requests_per_caller`."""
 _CONNECT_SECONDS: Final = 2.0
 """A host that exists accepts or refuses a connection in milliseconds."""
+
+
+def are_proxies_named() -> bool:
+    """Whether the environment names proxies. httpx finds the one of an address only if it is given no transport."""
+    proxies = getproxies()
+    return any(proxies.get(name) for name in ("http", "https", "all"))
 
 
 def headers_of(token: str | None) -> dict[str, str]:
@@ -36,16 +35,6 @@ def request_of(effect: Send | Listen) -> dict[str, Any]:
         "headers": effect.request.headers,
         "timeout": httpx2.Timeout(silence, connect=min(effect.seconds, _CONNECT_SECONDS)),
     }
-
-
-def turns_at_once(send: Send) -> int:
-    return WAITING if send.waits else UNDER_WAY
-
-
-def unasked(send: Send) -> Lost:
-    """For a request whose turn didn't come."""
-    reason = f"not asked: {turns_at_once(send)} requests of this client were under way there all the time"
-    return Lost(send.address, reason, unasked=True)
 
 
 def lost(address: str, error: Exception) -> Lost:
