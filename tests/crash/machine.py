@@ -138,6 +138,9 @@ def limits_of(step: Step) -> Limits:
 class Machine:
     """An app that runs, crashes and restarts on one log and one folder."""
 
+    out = "files"
+    """The folder of the file sink."""
+
     limits = unchecked(SnapshotSettings, ratio=0.01, bytes=1, age=timedelta(seconds=1))
 
     def __init__(self, folder: Path, spec: StoreSpec = SPEC) -> None:
@@ -160,7 +163,7 @@ class Machine:
         self.leadership = self.take_over()
         self.memory = Memory()
         output = self.output()
-        feeds = [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)]
+        feeds = [Feed("files", output, Files(f"memory://{self.name}-{self.out}")), Feed("rows", output, self.memory)]
         self.sinks = SinkRunner(
             self.log,
             opened(feeds, self.log),
@@ -200,7 +203,7 @@ class Machine:
     def beside(self, folder: Path) -> "Machine":
         """The same app, started in another process on the same log and Spark checkpoint, with other local state."""
         other = type(self).__new__(type(self))
-        other.folder, other.spec, other.name = folder, self.spec, self.name
+        other.folder, other.spec, other.name, other.out = folder, self.spec, self.name, self.out
         other.clock, other.done = ManualClock(START), self.done
         return other.restart()
 

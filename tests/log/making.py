@@ -222,7 +222,12 @@ class Watched:
 
 
 def timeline(
-    log: str = "l0g", *, newest: int = 0, position: int | None = None, commits: Mapping[int, str] = {}
+    log: str = "l0g",
+    *,
+    newest: int = 0,
+    position: int | None = None,
+    commits: Mapping[int, str] = {},
+    folders: Mapping[str, int] = {},
 ) -> Timeline:
     """The versions of a log as a sink finds them, with the ids of the commits that the log has."""
     return Timeline(
@@ -230,4 +235,5 @@ def timeline(
         newest=Version(newest),
         position=None if position is None else Version(position),
         commit_of=dict[Version, str]((Version(version), commit) for version, commit in commits.items()).get,
+        folders={folder: Version(at) for folder, at in folders.items()},
     )

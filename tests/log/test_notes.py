@@ -36,7 +36,7 @@ def at_version_9(storage: Storage, **sinks: int) -> tuple[Log, Commit]:
 
 
 def test_sinks_that_are_new_or_back_are_named_with_the_versions_they_miss(storage: Storage) -> None:
-    log, newest = at_version_9(storage, files=9, crashed=8, back=6, gone=2)
+    log, newest = at_version_9(storage, files=9, crashed=8, back=6, gone=2, **{"folder:1f": 9})
     log.storage.delete([names.commit(Version(version)) for version in range(1, 6)])
     assert sink_notes(["files"], newest, log.chain) == [
         "sink 'crashed' is not in the code any more: it gets no further versions"

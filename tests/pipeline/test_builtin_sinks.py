@@ -1,5 +1,6 @@
 """The built-in sinks: how a file sink's folder may be given, and what it refuses after the log was set back."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.pipeline.sinks.builtin import Files
+from holdfast.pipeline.sinks.builtin import Files, FolderTaken
 from holdfast.topology.sink import OtherTimeline, Rows
 from holdfast.words import TaskId, Version
 from tests.log.making import timeline
@@ -60,6 +61,10 @@ def written(folder: Path, versions: dict[int, str]) -> None:
         sink.write(Version(version), commit, iter(ROWS))
 
 
+def id_of(folder: Path) -> str:
+    return str(json.loads((folder / "_log.json").read_bytes())["folder"])
+
+
 def names_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {"_log.json"}
 
@@ -105,59 +110,128 @@ def test_files_of_versions_that_the_log_has_made_again_are_refused(tmp_path: Pat
 
 def test_files_that_no_commit_can_have_are_refused_though_the_log_was_cleaned(tmp_path: Path) -> None:
     written(tmp_path, SIX)
-    with pytest.raises(OtherTimeline, match=r"versions 4 to 6 .* is at version 8") as error:
-        Files(tmp_path).open(timeline(newest=8, position=3, commits={7: "b7", 8: "b8"}))
-    assert "name=" not in str(error.value), "the sink has more than the one version after its position"
+    with pytest.raises(OtherTimeline, match=r"versions 5 to 6 .* is at version 8"):
+        Files(tmp_path).open(timeline(newest=8, position=3, commits={7: "b7", 8: "b8"}, folders={id_of(tmp_path): 3}))
 
 
 def test_the_files_of_this_log_are_accepted(tmp_path: Path) -> None:
     """Also those of a driver that makes versions while another one starts, and those of versions that were cleaned."""
     written(tmp_path, SIX)
     for newest, position, commits in ((6, 5, SIX), (6, 6, SIX), (4, 3, SIX), (6, 5, {6: "a6"}), (9, 6, {9: "a9"})):
-        Files(tmp_path).open(timeline(newest=newest, position=position, commits=commits))
-    for newest, commits in ((6, SIX), (4, SIX), (6, {6: "a6"}), (9, {9: "a9"})):
+        folders = {id_of(tmp_path): position}
+        Files(tmp_path).open(timeline(newest=newest, position=position, commits=commits, folders=folders))
+        Files(tmp_path).open(timeline(newest=newest, commits=commits, folders=folders))  # the sink has a new name
+    for newest, commits in ((6, SIX), (4, SIX), (6, {6: "a6"})):
         Files(tmp_path).open(timeline(newest=newest, commits=commits))
 
 
 def test_a_version_that_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> None:
     """The app ran without the sink until the commits were cleaned: version 6 may be one that the log lost."""
     written(tmp_path, SIX)
-    back = timeline(newest=100, position=5, commits={number: f"c{number}" for number in range(90, 101)})
-    what = "If the log was not set back, .* give it another name="
-    with pytest.raises(OtherTimeline, match=f"files of versions 6 to 6 .* at version 100 .*{what}"):
+    commits = {number: f"c{number}" for number in range(90, 101)}
+    back = timeline(newest=100, position=5, commits=commits, folders={id_of(tmp_path): 5})
+    with pytest.raises(OtherTimeline, match="files of versions 6 to 6, and nothing tells .* another folder"):
         Files(tmp_path).open(back)
+    what = "If the log was not set back, .* give it another name="
     with pytest.raises(OtherTimeline, match=f"version 6 of commit a6, .* Set the table back to version 5 .*{what}"):
         back.check(6, "a6", "the table")
     back.check(5, "a5", "the table")
 
 
-def test_a_version_that_a_new_sink_has_of_a_cleaned_log_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Such as the folder of a sink that has another name now, and had no rows for long."""
-    written(tmp_path, SIX)
-    Files(tmp_path).open(timeline(newest=100, commits={100: "a100"}))
+def test_a_version_that_a_new_sink_has_of_a_cleaned_log_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as a table whose sink has another name now."""
+    timeline(newest=100, commits={100: "a100"}).check(6, "a6", "the table")
     [message] = caplog.messages
     assert "new to log l0g has version 6 of commit a6. The log is at version 100 and has cleaned" in message
 
 
-@pytest.mark.parametrize("folder", ["another", "emptied"])
-def test_a_new_folder_of_a_sink_that_has_a_position_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: str
+@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("position", [8, None], ids=["the same name", "a new name"])
+def test_an_abandoned_folder_is_refused_when_the_sink_comes_back_to_it(
+    tmp_path: Path, position: int | None, cleaned: bool
 ) -> None:
-    written(tmp_path / "out", SIX)
-    place = tmp_path / ("new" if folder == "another" else "out")
-    if folder == "emptied":
-        shutil.rmtree(place)
-    for _ in range(2):
-        Files(place).open(timeline(newest=7, position=6, commits=SIX))
-    [message] = caplog.messages
-    assert f"{place} is new or was emptied" in message
-    assert "version 6. The folder gets the versions after that; earlier ones stay where they were written." in message
-    assert "begins after the newest version, 7, give it another name=" in message
-    Files(tmp_path / "first").open(timeline())
-    Files(tmp_path / "first version").open(timeline(newest=1, position=0, commits={1: "a1"}))
-    assert len(caplog.messages) == 1
+    """The log was set back from 6 to 3, and the sink of this name has written versions to another folder since."""
+    written(tmp_path, SIX)
+    commits = {number: f"b{number}" for number in range(8 if cleaned else 4, 9)}
+    back = timeline(newest=8, position=position, commits=commits, folders={id_of(tmp_path): 3, "other": 8})
+    with pytest.raises(OtherTimeline, match=f"versions {5 if cleaned else 4} to 6 .* Delete these files") as error:
+        Files(tmp_path).open(back)
+    for name in (name for name in names_in(tmp_path) if name in str(error.value)):
+        (tmp_path / name).unlink()
+    if cleaned:
+        with pytest.raises(OtherTimeline, match=r"versions 4 to 4, and nothing tells .* recorded the versions up to 3"):
+            Files(tmp_path).open(back)
+    else:
+        Files(tmp_path).open(back)
+        assert names_in(tmp_path) == files_of(SET_BACK)
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["marked", "a copy without _versions"])
+@pytest.mark.parametrize("position", [2, 3, None])
+def test_a_folder_without_its_log_file_is_compared_before_anything_is_written(
+    tmp_path: Path, position: int | None, marked: bool
+) -> None:
+    written(tmp_path, SIX)
+    (tmp_path / "_log.json").unlink()
+    if not marked:
+        shutil.rmtree(tmp_path / "_versions")
+    before = names_in(tmp_path)
+    for _ in range(2):  # the first try has left a new _log.json
+        with pytest.raises(OtherTimeline, match=r"versions 4 to 6 .* Delete these files"):
+            Files(tmp_path).open(timeline(newest=3, position=position, commits=SET_BACK))
+        assert names_in(tmp_path) == before
+    with pytest.raises(
+        OtherTimeline, match=r"versions 1 to 6, and nothing tells .* recorded nothing .* another folder"
+    ):
+        Files(tmp_path).open(timeline(newest=9, position=9, commits={9: "b9"}))
+    Files(tmp_path).open(timeline(newest=6, position=6, commits=SIX))
+
+
+@pytest.mark.parametrize("position", [2, None])
+def test_a_damaged_mark_beside_files_of_the_log_is_not_taken_for_a_set_back(
+    tmp_path: Path, position: int | None
+) -> None:
+    written(tmp_path, SET_BACK)
+    mark = tmp_path / "_versions" / f"{3:020d}.json"
+    mark.write_bytes(b"\0")
+    sink = Files(tmp_path)
+    sink.open(timeline(newest=3, position=position, commits=SET_BACK))
+    with pytest.raises(OtherTimeline, match="the mark is damaged. Delete it and any files .* aren't of commit a3"):
+        sink.write(Version(3), "a3", iter(ROWS))
+    mark.unlink()
+    sink.write(Version(3), "a3", iter(ROWS))
+    assert names_in(tmp_path) == files_of(SET_BACK)
+
+
+def test_a_folder_has_one_format(tmp_path: Path) -> None:
+    """After a crash the sink gets the newest version again, which would be there in both."""
+    written(tmp_path, SET_BACK)
+    with pytest.raises(FolderTaken, match=r"format 'parquet', and the sink writes 'json'.*another folder"):
+        Files(tmp_path, "json").open(timeline(newest=3, position=2, commits=SET_BACK, folders={id_of(tmp_path): 2}))
+    assert names_in(tmp_path) == files_of(SET_BACK)
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_folder_that_lacks_versions_of_its_sink_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, emptied: bool
+) -> None:
+    """A position belongs to the sink's name: in another folder, or the former one, it goes on with the next version."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    written(old, SET_BACK)
+    if emptied:
+        written(new, SET_BACK)
+        shutil.rmtree(new)
+    Files(new).open(timeline(newest=3, position=3, commits=SET_BACK, folders={id_of(old): 3}))
+    [said] = caplog.messages
+    assert f"{new} is new or was emptied, or its _log.json was deleted. Versions up to 3 aren't sent to it" in said
+    caplog.clear()
+    Files(old).open(timeline(newest=6, position=6, commits=SIX, folders={id_of(old): 3, id_of(new): 6}))
+    [said] = caplog.messages
+    assert f"{old} was written up to version 3. Versions 4 to 6 aren't sent to it" in said
+    caplog.clear()
+    Files(new).open(timeline(newest=6, position=6, commits=SIX, folders={id_of(old): 3, id_of(new): 6}))
+    Files(tmp_path / "first").open(timeline(newest=6, commits=SIX))
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("mark", ["other", "damaged"])

@@ -250,6 +250,30 @@ def test_the_files_of_a_log_that_was_set_back_are_those_of_its_versions(
     assert set(files.list("")) - {"_log.json"} == listed, "a reader of the whole folder sees the same"
 
 
+def test_the_log_knows_each_folder_that_a_sink_has_had(
+    machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the log was set back the sink gets another folder, as it is told, and much later the old one again."""
+    machine.run(BEFORE)
+    machine.sinks.stop()
+    backup = {name: machine.log.storage.get(name) for name in machine.log.storage.list("")}
+    machine.run([*BEFORE, *LOST])
+    set_back(machine.log.storage, backup)
+    machine.done = 3
+    with pytest.raises(OtherTimeline, match="versions 4 to 6 "):
+        machine.beside(tmp_path / "refused")
+    machine.out = "other"
+    again = machine.beside(tmp_path / "again")
+    assert [said for said in caplog.messages if "Versions up to 3 aren't sent to it" in said]
+    caplog.clear()
+    again.run([*BEFORE, *AFTER, *AFTER])
+    again.restart()
+    assert not [said for said in caplog.messages if "aren't sent to it" in said], "nothing is said of its own folder"
+    again.out = "files"
+    with pytest.raises(OtherTimeline, match="versions [45] to 6 .* is at version 9 .* Delete these files"):
+        again.restart()
+
+
 def test_a_commit_that_was_lost_before_its_files_were_complete_is_refused(machine: Machine, tmp_path: Path) -> None:
     machine.run(BEFORE)
     backup = {name: machine.log.storage.get(name) for name in machine.log.storage.list("")}

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from holdfast.log.chain import CommitChain
 from holdfast.log.commits import Commit
+from holdfast.log.sinks import FOLDER
 from holdfast.settings.units import format_duration
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Millis, Version
@@ -18,7 +19,8 @@ def sink_notes(sinks: Iterable[str], newest: Commit, chain: CommitChain) -> list
     """The sinks of an app that are new, come back, or are no longer there, one sentence each."""
     recorded, current = chain.sinks.at(newest), list(sinks)
     starts = [sink_start(sink, recorded, newest, chain) for sink in current]
-    gone = [sink for sink, at in sorted(recorded.items()) if sink not in current and at >= newest.version - 1]
+    former = sorted((sink, at) for sink, at in recorded.items() if sink not in current and not sink.startswith(FOLDER))
+    gone = [sink for sink, at in former if at >= newest.version - 1]
     return [
         *(start.note for start in starts if start.note is not None),
         *(f"sink {sink!r} is not in the code any more: it gets no further versions" for sink in gone),

@@ -7,6 +7,8 @@ what the slowest sink still needs.
 """
 
 import logging
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -19,6 +21,8 @@ from holdfast.words import Version
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
+FOLDER: Final = "folder:"
+"""Before the id of a file sink's folder, which has a position too: a sink may be given another folder, and it back."""
 
 
 class Positions(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,3 +70,12 @@ class SinkPositions:
             found = f"it is of log {positions.log}, version {positions.version}"
             raise documents.damaged(name, self._storage.place, found)
         return positions if positions.commit == newest.id else None
+
+
+def folders_in(positions: Mapping[str, Version]) -> dict[str, Version]:
+    """The positions of folders, by the id of the folder.
+
+    >>> folders_in({"points.files": Version(7), "folder:1f": Version(7)})
+    {'1f': 7}
+    """
+    return {name.removeprefix(FOLDER): at for name, at in positions.items() if name.startswith(FOLDER)}

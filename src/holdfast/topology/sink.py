@@ -8,8 +8,8 @@ So a sink stores the id of the commit beside the version, and compares both with
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -53,6 +53,8 @@ class Timeline:
     """The newest version that the sink has written, as far as the log knows; None: the sink is new to the log."""
     commit_of: Callable[[Version], str | None]
     """The id of a version's commit; None if the log doesn't have it, or has it no longer."""
+    folders: Mapping[str, Version] = field(default_factory=dict)
+    """For file sinks: the newest version written to each folder, by the id in its `_log.json`."""
 
     def has(self, version: Version, commit: str | None) -> bool:
         """Whether a version that the sink has written is one of this log, as far as the log can tell.

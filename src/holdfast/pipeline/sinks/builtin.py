@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from holdfast.chance import new_id
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.log.names import padded
 from holdfast.log.objects import Put, Storage
 from holdfast.log.storage import open_storage
 from holdfast.stores.formats.arrow_values import python_rows
-from holdfast.topology.sink import CLEANED, OtherTimeline, Rows, Timeline, takes
+from holdfast.topology.sink import OtherTimeline, Rows, Timeline, takes
 from holdfast.words import Version
 
 logger = logging.getLogger(__name__)
@@ -51,8 +52,9 @@ class Files:
     `version_column=True` each row has its version in the column `_version`, so that a reader of the whole folder finds
     the newest row of a key.
 
-    Files of versions that the log has lost, because it was set back to an older state, are refused when the sink is
-    opened: each version in the folder is one of this log.
+    `_log.json` says whose the folder is: the id of the log, an id of the folder, the format. The log has a position for
+    the folder, beside that of the sink. So files of versions that the log has lost, because it was set back to an older
+    state, are refused when the sink is opened, also if the sink has had another folder meanwhile.
     """
 
     kind = "files"
@@ -72,6 +74,8 @@ class Files:
         self._options = dict(options or {})
         self.version_column = version_column
         self._storage: Storage | None = None
+        self.folder_id: str | None = None
+        """The id in the folder's `_log.json`; None until the sink is opened."""
 
     def __repr__(self) -> str:
         return f"files({self._path!r})"
@@ -98,28 +102,34 @@ class Files:
     def open(self, timeline: Timeline) -> None:
         """Claims the folder for this log, and refuses files of versions that the log doesn't have."""
         self._storage = open_storage(self._path, self._options)
-        log = timeline.log
-        if self._storage.create("_log.json", json.dumps({"log": log}).encode()) is Put.CREATED:
-            if timeline.position:
-                logger.warning(
-                    "%s is new or was emptied, and its sink has a position in the log, which belongs to the sink's "
-                    "name: version %d. The folder gets the versions after that; earlier ones stay where they were "
-                    "written. For a sink that begins after the newest version, %d, give it another name=.",
-                    *(self._storage.place, timeline.position, timeline.newest),
-                )
-            return
-        found = _text_in(self._storage.get("_log.json"), "log")
-        if found is None:
+        claim = _Claim(log=timeline.log, folder=new_id(), format=self._format)
+        if self._storage.create("_log.json", msgspec.json.encode(claim)) is Put.EXISTS:
+            claim = self._claimed(self._storage, timeline.log)
+        self.folder_id = claim.folder
+        _check_timeline(self._storage, timeline, at := timeline.folders.get(claim.folder))
+        _warn_of_gap(self._storage, timeline, at)
+
+    def _claimed(self, storage: Storage, log: str) -> "_Claim":
+        """What the folder's `_log.json` says, if it is the folder of this log and of this format."""
+        try:
+            found = msgspec.json.decode(storage.get("_log.json"), type=_Claim)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise FolderTaken(
-                f"{self._storage.place} has a damaged _log.json, which should say that its files are those of log "
-                f"{log}. If they are, delete _log.json; otherwise give the sink another folder."
-            )
-        if found != log:
+                f"{storage.place} has a damaged _log.json ({error}), which should say that its files are those of log "
+                f"{log}. If they are, delete _log.json: the start then compares the newest files with the log. "
+                "Otherwise give the sink another folder."
+            ) from error
+        if found.log != log:
             raise FolderTaken(
-                f"{self._storage.place} has the files of another log ({found}); this one is {log}. Give the sink "
+                f"{storage.place} has the files of another log ({found.log}); this one is {log}. Give the sink "
                 "another folder, or empty this one."
             )
-        _check_timeline(self._storage, timeline)
+        if found.format != self._format:
+            raise FolderTaken(
+                f"{storage.place} has files of the format {found.format!r}, and the sink writes {self._format!r}. A "
+                f"folder has one format: give the sink another folder, or format={found.format!r}."
+            )
+        return found
 
     def write(self, version: Version, commit: str, rows: Iterator[Rows]) -> None:
         assert self._storage is not None
@@ -137,11 +147,13 @@ class Files:
             return
         # Another attempt of this commit may have written it; or a put was stored and answered with an error.
         if (other := _text_in(self._storage.get(name), "commit")) != commit:
-            what = "an unknown commit" if other is None else f"commit {other}"
+            what, why, files = f"of commit {other}", "the log was set back to an older state", f"-{other}-*"
+            if other is None:
+                what, why, files = "of an unknown commit", "the mark is damaged", f"-* that aren't of commit {commit}"
             raise OtherTimeline(
-                f"{self._storage.place} has {name} of {what}, and version {version} of the log is commit {commit}: the "
-                "log was set back to an older state, or the mark is damaged. Delete it and the files "
-                f"{padded(version)}-{other or '*'}-*, and start again; or give the sink another folder."
+                f"{self._storage.place} has {name} {what}, and version {version} of the log is commit {commit}: {why}. "
+                f"Delete it and any files {padded(version)}{files}, and start again: the version is written again. Or "
+                "give the sink another folder."
             )
 
     def _encode(self, table: pa.Table) -> bytes:
@@ -153,10 +165,18 @@ class Files:
         return buffer.getvalue()
 
 
-def _text_in(data: bytes, name: str) -> str | None:
-    """A text in a small JSON object, such as the log that a folder belongs to; None if the bytes don't have it.
+class _Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `_log.json`."""
 
-    >>> _text_in(b'{"log": "1f"}', "log"), _text_in(b'{"log": 1}', "log"), _text_in(b"", "log")
+    log: str
+    folder: str
+    format: str
+
+
+def _text_in(data: bytes, name: str) -> str | None:
+    """A text in a small JSON object, such as the commit of a mark; None if the bytes don't have it.
+
+    >>> _text_in(b'{"commit": "1f"}', "commit"), _text_in(b'{"commit": 1}', "commit"), _text_in(b"", "commit")
     ('1f', None, None)
     """
     try:
@@ -166,46 +186,71 @@ def _text_in(data: bytes, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _check_timeline(storage: Storage, timeline: Timeline) -> None:
-    """Raises OtherTimeline if a folder has files of versions that the log doesn't have.
+def _check_timeline(storage: Storage, timeline: Timeline, at: Version | None) -> None:
+    """Raises OtherTimeline if a folder, whose position in the log is `at`, has files of versions that the log lacks.
 
-    Files up to the position of the sink were written for the log as it is, since the log has recorded that they were.
-    In a sink that is new to the log the newest files speak for those before them. Files that no mark lists count too: a
-    reader of the whole folder reads them.
+    Files up to that position were written for the log as it is, since the log has recorded that they were. In a folder
+    that the log doesn't know, the newest files whose commit the log has speak for those before them. Files that no mark
+    lists count too: a reader of the whole folder reads them.
     """
-    after = padded(0 if timeline.position is None else timeline.position + 1)
+    after = padded(0 if at is None else at + 1)
     files = storage.list("", after=after, before=":")  # which digits sort before
     marks = storage.list(_MARKS, after=f"{_MARKS}{after}")
     found: dict[Version, list[str]] = {}
     for name in (*files, *marks):
         if (match := _NAME.match(name)) is not None:
             found.setdefault(Version(int(match[1])), []).append(name)
-    versions = sorted(found)
-    if timeline.position is None:
-        last = max((version for version in versions if version <= timeline.newest), default=None)
-        if last is not None and _is_of(storage, timeline, last, found[last]):
-            versions = [version for version in versions if version > last]
-    # What follows a version of another timeline is of that one too, or is sent again, as it is behind the position.
-    first = next((each for each in versions if not _is_of(storage, timeline, each, found[each])), None)
-    if first is None:
+    bad, unknown = list[Version](), list[Version]()
+    for version in sorted(found, reverse=True):
+        commit = timeline.commit_of(version)
+        if commit is None and version <= timeline.newest and (at is None or version == at + 1):
+            unknown = [each for each in found if each <= version]  # cleaned; a sink is at most one version ahead
+            break
+        if commit is None or not _is_of(storage, commit, found[version]):
+            bad.insert(0, version)
+        elif at is None:
+            break
+    if bad:
+        names = [name for version in bad for name in found[version]]
+        raise OtherTimeline(
+            f"{storage.place} has files of versions {bad[0]} to {bad[-1]} whose commits the log doesn't have: it is at "
+            f"version {timeline.newest} and was set back to an older state after they were written. Delete these "
+            f"files: {_listed([name for name in names if not name.startswith(_MARKS)])}, "
+            f"{_listed([name for name in names if name.startswith(_MARKS)])}. Or give the sink another folder."
+        )
+    if unknown:
+        raise OtherTimeline(
+            f"{storage.place} has files of versions {min(unknown)} to {max(unknown)}, and nothing tells whether they "
+            f"are of this log: it is at version {timeline.newest}, has cleaned their commits, and has recorded "
+            f"{'nothing' if at is None else f'the versions up to {at}'} for the folder with the id in its _log.json. "
+            "Give the sink another folder."
+        )
+
+
+def _is_of(storage: Storage, commit: str, names: Iterable[str]) -> bool:
+    """Whether a version's files and its mark are those of a commit. A damaged mark beside files says nothing."""
+    matches = [(name, _NAME.match(name)) for name in names]
+    files = [match[2] for name, match in matches if match is not None and not name.startswith(_MARKS)]
+    marks = [_text_in(storage.get(name), "commit") for name, _ in matches if name.startswith(_MARKS)]
+    return {*files, *(mark for mark in marks if mark is not None or not files)} == {commit}
+
+
+def _warn_of_gap(storage: Storage, timeline: Timeline, at: Version | None) -> None:
+    """Says once, at the start, that a folder lacks versions that its sink will not get again."""
+    start = timeline.newest if timeline.position is None else timeline.position
+    if at is None and timeline.position:
+        lacks = f"is new or was emptied, or its _log.json was deleted. Versions up to {start}"
+    elif at is not None and at < start:
+        lacks = f"was written up to version {at}. Versions {at + 1} to {start}"
+    else:
         return
-    cleaned = f" {CLEANED}" if first == versions[-1] and timeline.may_be_cleaned(first) else ""
-    raise OtherTimeline(
-        f"{storage.place} has files of versions {first} to {versions[-1]} whose commits the log doesn't have: it is at "
-        f"version {timeline.newest} and was set back to an older state after they were written. Delete these files: "
-        f"{_listed([name for name in files if name >= padded(first)])}, "
-        f"{_listed([name for name in marks if name >= _MARKS + padded(first)])}. Or give the sink another folder."
-        f"{cleaned}"
+    logger.warning(
+        "%s %s aren't sent to it: a position belongs to a sink's name, and this one goes on after version %d. What was "
+        "sent before is in the folder that the sink had then.",
+        storage.place,
+        lacks,
+        start,
     )
-
-
-def _is_of(storage: Storage, timeline: Timeline, version: Version, names: Iterable[str]) -> bool:
-    """Whether a version's files and its mark are those of the version's commit in the log."""
-    commits = set()
-    for name in names:
-        match = _NAME.match(name)
-        commits.add(match[2] if match and match[2] else _text_in(storage.get(name), "commit"))
-    return all(timeline.has(version, commit) for commit in commits)
 
 
 def _listed(names: Sequence[str]) -> str:

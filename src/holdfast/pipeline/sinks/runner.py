@@ -17,6 +17,7 @@ from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, TopologyE
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.notes import sink_start
+from holdfast.log.sinks import FOLDER, folders_in
 from holdfast.pipeline.sinks.builtin import Files, check_version_column
 from holdfast.pipeline.sinks.outputs import rows_of
 from holdfast.topology.outputs import AggregateRows, ChangedEntries, Output
@@ -76,9 +77,12 @@ def opened(feeds: Sequence[Feed], log: Log) -> Sequence[Feed]:
         found = log.commit(version)
         return None if found is None else found.id
 
+    at, folders = Version(newest.version) if newest else NOTHING, folders_in(recorded)
     for feed in feeds:
-        at = Version(newest.version) if newest else NOTHING
-        feed.sink.open(Timeline(log=log.id, newest=at, position=recorded.get(feed.name), commit_of=commit_of))
+        position = recorded.get(feed.name)
+        feed.sink.open(
+            Timeline(log=log.id, newest=at, position=position, commit_of=commit_of, folders=folders),
+        )
     return feeds
 
 
@@ -140,9 +144,11 @@ class SinkRunner:
 
     @property
     def positions(self) -> dict[str, Version]:
-        """The newest version that each sink has written, also of former sinks: what the next commit records."""
+        """The newest version that each sink, and each folder, has, also former ones: what the next commit records."""
         with self._changed:
-            return {**self._recorded, **self._positions}
+            files = [(feed.name, feed.sink.folder_id) for feed in self._feeds if isinstance(feed.sink, Files)]
+            folders = {f"{FOLDER}{id}": self._positions[name] for name, id in files if id is not None}
+            return {**self._recorded, **self._positions, **folders}
 
     def start(self) -> None:
         """Starts the thread that writes; from then on `offer` returns at once."""
