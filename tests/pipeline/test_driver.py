@@ -229,4 +229,7 @@ def test_a_version_knows_the_clocks_that_the_one_before_was_computed_with(tmp_pa
         made[version].now for version in sorted(made)[:-1]
     ]
     assert made[Version(5)].now == Now(START + 6_000, 40)
-    assert new[0].next_step == Step(Version(6), Millis(START + 6_000), Millis(50), made[Version(5)].now)
+    newest = new[0].next_step
+    assert newest is not None
+    assert (newest.version, newest.wall, newest.event) == (Version(6), Millis(START + 6_000), Millis(50))
+    assert newest.before == made[Version(5)].now

@@ -85,7 +85,12 @@ def run(app: hf.App, batches: list[Batch], random: Random | None = None) -> dict
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[str]:
-    return sorted(repr({name: _same(value) for name, value in row.items() if name != "version"}) for row in rows)
+    """The rows as texts. A dead letter counts as often as it says: which equal ones are together depends on tasks."""
+    return sorted(
+        repr({name: _same(value) for name, value in row.items() if name not in ("version", "times")})
+        for row in rows
+        for _ in range(row.get("times", 1))
+    )
 
 
 def _same(value: Any) -> Any:
@@ -122,6 +127,8 @@ def test_spark_gives_the_same(seed: int, first: int | None, spark: SparkSession,
     for number, batch in enumerate(batches):
         driver.pipe_all(batch)
         assert driver.counts == on_spark["counts"][number]
+    driver.advance()
+    assert driver.version == on_spark["version"], "what is due after the last batch is made as well"
     for spec in app._topology.stores:
         assert repr(driver.store(spec.name).items()) == repr(on_spark[f"store {spec.name}"]), spec.name
     for name, output in names_in_tests(app._topology.outputs).items():
@@ -150,7 +157,8 @@ def run_on_spark(spark: SparkSession, folder: Path, seed: int, batches: list[Bat
             store = StoreInTest(each, place, list(state.of_store(spec.name)), now)
             found[f"store {spec.name}"] = store.items()
     newest = log.newest()
-    assert newest is not None and newest.version == len(batches)
+    assert newest is not None
+    found["version"] = newest.version
     commits = [log.commit(Version(number)) for number in range(1, newest.version + 1)]
     found["counts"] = [dict(commit.counts) for commit in commits if commit]
     for name, output in topology.outputs.items():
