@@ -149,6 +149,12 @@ def test_options_and_types_of_the_schema(spark: SparkSession) -> None:
         ("value string", hf.json("value", "array<int>"), "a record is an object: write columns"),
         ("value string, at date", hf.json("value", "player string, at date"), r"app.stream\(df.drop\('at'\), ...\)"),
         ("value string", hf.json("value", "name string"), "no column 'player'"),
+        ("value string", hf.json("value", "player string, _broken int"), "'_broken' is the name of a column that Hold"),
+        ("value string", hf.json("value", "player string, _Parsed int"), "'_Parsed' is the name of a column that Hold"),
+        ("value string", hf.json("value", "player string, _text int"), "'_text' is the name of a column that Holdfast"),
+        ("value string", hf.json("value", "player string, _unreadable int"), "Rename it in the schema or in the DataF"),
+        ("value string, _text int", hf.json("value", "player string"), "'_text' is the name of a column that Holdfast"),
+        ("value string, _parsed int", hf.json("value", "player string"), "'_parsed' is the name of a column that"),
         ("value string", "json", "parse='json' is not a way to read texts. Use hf.json"),
     ],
 )

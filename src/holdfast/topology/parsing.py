@@ -35,6 +35,7 @@ UNREADABLE: Final = "_unreadable"
 
 _PARSED: Final = "_parsed"
 _BROKEN: Final = "_broken"
+_OWN: Final = (TEXT, UNREADABLE, _PARSED, _BROKEN)
 _SHOWN: Final = 100
 """The maximum length of a value in a cause."""
 
@@ -119,8 +120,14 @@ class Parse:
             found = frame.select(F.from_json(F.lit(""), self.json.schema).alias(_PARSED)).schema[_PARSED].dataType
         if not isinstance(found, StructType):
             raise TopologyError(f"parse={self.json}: a record is an object: write columns, such as 'player string'.")
-        others = {name.lower() for name in frame.columns if name != column}
-        both = [each.name for each in found.fields if each.name.lower() in {*others, TEXT, UNREADABLE}]
+        others = {name.lower(): name for name in frame.columns if name != column}
+        own = [name for name in (*found.names, *others.values()) if name.lower() in _OWN]
+        if own:
+            raise TopologyError(
+                f"parse={self.json}: {own[0]!r} is the name of a column that Holdfast adds while it reads texts. "
+                "Rename it in the schema or in the DataFrame."
+            )
+        both = [each.name for each in found.fields if each.name.lower() in others]
         if both:
             raise TopologyError(
                 f"parse={self.json}: the DataFrame has a column {both[0]!r} of its own. Drop or rename it: "
