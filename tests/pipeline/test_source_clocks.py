@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
-from holdfast.pipeline.plan_nodes import is_same_column, is_stateless
+from holdfast.errors import TopologyError
+from holdfast.pipeline.plan_nodes import column_before, is_stateless
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.testing import TestDriver, records
 from holdfast.words import Version
@@ -197,17 +198,72 @@ def test_a_step_that_computes_the_time_anew_sets_the_clock(spark: SparkSession, 
     earlier = timedelta(hours=1)
 
     def declared(app: hf.App, *, other: bool) -> None:
-        stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
-        moved = stream.with_column("at", "at - INTERVAL 1 HOUR")
-        moved.where("points > 0").group_by().count().store("moved")
+        stream = moved(app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at"))
+        stream.where("points > 0").group_by().count().store("moved")
         if other:
-            moved.with_column("n", "points").group_by().count().store("other")
+            stream.with_column("n", "points").group_by().count().store("other")
 
     for other in (False, True):
         folder = tmp_path / str(other)
         folder.mkdir()
         commits = run(spark, folder, partial(declared, other=other))
         assert clocks(commits) == [time - earlier for time in READ]
+
+
+def test_what_a_filter_leaves_of_a_union_is_not_kept_again(spark: SparkSession, tmp_path: Path) -> None:
+    """While the second source is planned, the union of both is kept, and nothing of the first one alone."""
+    kept: list[int] = []
+
+    def looked(df: DataFrame) -> DataFrame:
+        session: Any = spark._jsparkSession
+        kept.append(session.sharedState().cacheManager().numCachedEntries())
+        return df.where("points > 0")
+
+    def build(app: hf.App) -> None:
+        for name, change in (("games", CHANGES["where"]), ("chats", lambda stream: stream.transform(looked))):
+            write(tmp_path / name, 0, BATCHES[0])
+            stream = change(app.stream(read(spark, tmp_path / name), key="player", timestamp="at", name=name))
+            for n in (0, 1):
+                stream.group_by().count().store(f"{name}-{n}")
+
+    run(spark, tmp_path, build)
+    assert max(kept) == kept[0] + 1
+
+
+def moved(stream: hf.Stream) -> hf.Stream:
+    return stream.with_column("at", "at - INTERVAL 1 HOUR")
+
+
+ANEW: dict[str, Callable[[hf.Stream], hf.Stream | Sequence[hf.Stream]]] = {
+    "beside": lambda stream: (moved(stream), stream),
+    "beside, declared later": lambda stream: (stream.where("points > 0"), moved(stream)),
+    "twice": lambda stream: (moved(stream), moved(stream.where("points > 0"))),
+    "merged": lambda stream: stream.merge(moved(stream)),
+    "renamed": lambda stream: (stream.select("player", F.col("sent").alias("at")), stream),
+    "opaque": lambda stream: (stream.transform(lambda df: df.mapInArrow(lambda rows: rows, df.schema)), stream),
+    "skip": lambda stream: [moved(stream.on_error("skip")).where(f"points > {n}") for n in (0, 1)],
+}
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_a_time_computed_anew_for_some_readers_is_refused(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """A store would change the windows of another: alone, by their own times, with it by the latest of both."""
+
+    def declared(app: hf.App, frame: Any) -> hf.App:
+        streams = ANEW[name](app.stream(frame, key="player", timestamp="at"))
+        for n, stream in enumerate([streams] if isinstance(streams, hf.Stream) else streams):
+            stream.group_by().window(hf.tumbling("10s")).count().store(f"windows-{n}")
+        return app
+
+    columns = "player string, points long, at timestamp, sent timestamp"
+    (tmp_path / "input").mkdir()
+    app = hf.App("clocks", settings=settings(tmp_path), spark=spark)
+    declared(app, read(spark, tmp_path / "input", columns))
+    message = "of the stream of 'windows-[01]' computes the event time 'at' of the source 'main' anew.*app.stream"
+    with pytest.raises(TopologyError, match=message):
+        app.start()
+    with pytest.raises(TopologyError, match=message):
+        TestDriver(declared(hf.App("clocks"), records(columns)))
 
 
 def test_spark_keeps_the_state_of_a_shared_step_with_a_join(spark: SparkSession, tmp_path: Path) -> None:
@@ -257,7 +313,7 @@ def test_what_is_known_to_be_stateless(spark: SparkSession, tmp_path: Path, name
     join, stateless = JOINS[name]
     derived = join(frame, spark.createDataFrame([], STATIC))
     assert is_stateless(frame, derived) is stateless
-    assert "at" not in derived.columns or is_same_column(frame, derived, "at")
+    assert "at" not in derived.columns or column_before(frame, derived, "at") == "at"
 
 
 def jobs_of(spark: SparkSession) -> int:

@@ -212,9 +212,9 @@ def test_a_record_is_counted_once_however_many_a_shared_flat_map_makes_of_it(
 
 def test_a_step_that_makes_other_rows_reports_its_own(spark: SparkSession, tmp_path: Path) -> None:
     """Nobody can say which record a row of mapInPandas was."""
-    write(tmp_path / "input", 1, [game("ann", 1), {**game("bob", 2), "at": None}])
+    write(tmp_path / "input", 1, [game("ann", 1), game(None, 2)])
     app = hf.App("opaque", settings=settings(tmp_path), spark=spark)
-    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    stream = app.stream(read(spark, tmp_path / "input"), key="player")
     stream.group_by().count().store("plain")
     stream.transform(lambda df: df.mapInArrow(lambda batches: batches, df.schema)).group_by().count().store("mapped")
     with app:

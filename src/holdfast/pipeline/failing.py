@@ -104,8 +104,8 @@ def readers_of(subtopology: SubTopology, planner: Planner) -> list[Reader]:
         else ()
     )
     branches = subtopology.stream.branches
-    timestamp = subtopology.stream.timestamp
-    return [Reader(planner, each, check, is_merged=len(branches) > 1, timestamp=timestamp) for each in branches]
+    is_merged, timestamp = len(branches) > 1, subtopology.stream.timestamp
+    return [Reader(planner, each, check, is_merged, timestamp, subtopology.name) for each in branches]
 
 
 def without_failed(

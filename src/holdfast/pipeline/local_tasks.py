@@ -87,6 +87,8 @@ class LocalTasks:
             )
             for source, own in self.of_source.items()
         }
+        for source, clock in self.clocks.items():
+            clock.check(source)
         self.first = {reader: others for own in by_origin.values() for reader, others in reporting_first(own).items()}
 
     def compute(self, batch: Mapping[str, pa.Table], step: Step, log: Log, state: StateOf) -> BatchResult:

@@ -81,15 +81,16 @@ def _joins_static_rows(node: Node, lowest: Node) -> bool:
     return str(node.joinType().toString()) in allowed
 
 
-def is_same_column(frame: DataFrame, derived: DataFrame, name: str) -> bool:
-    """Whether the column of this name is the frame's, and not computed anew."""
+def column_before(frame: DataFrame, derived: DataFrame, name: str) -> str | None:
+    """The column of the frame that is this column of `derived`, under whatever name; None if it is computed anew."""
     wanted = _number_of(derived, name)
     for node in _way_to(frame, derived) or []:
         for each in items(node.projectList()) if node.nodeName() == "Project" else ():
             if each.exprId().id() == wanted and each.nodeName() == "Alias":
                 of = each.children().apply(0)
                 wanted = of.exprId().id() if of.nodeName() == "AttributeReference" else None
-    return wanted is not None and wanted == _number_of(frame, name)
+    found = (str(each.name()) for each in items(frame._jdf.logicalPlan().output()) if each.exprId().id() == wanted)
+    return next(found, None)
 
 
 def _number_of(frame: DataFrame, name: str) -> int | None:

@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
+from holdfast.errors import TopologyError
 from holdfast.pipeline.checking import not_row_by_row
 from holdfast.pipeline.clock_columns import TimeColumns
 from holdfast.pipeline.column_pruning import columns_used
 from holdfast.pipeline.local_records import name_in
-from holdfast.pipeline.plan_nodes import is_same_column, is_stateless, keeps_rows
+from holdfast.pipeline.plan_nodes import column_before, is_stateless, keeps_rows
 from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.frames import is_repeatable
 from holdfast.topology.plain_frames import PlainFrame, spark_frame
-from holdfast.topology.steps import Computed, FlatMap, PlainStep
+from holdfast.topology.steps import Computed, Filter, FlatMap, PlainStep
 from holdfast.topology.stream import SOURCE
 from holdfast.topology.topology import OutputOf, Source, StaticRows, after_step
 
@@ -59,6 +60,8 @@ class Reader:
     """Whether its records are merged with those of other branches."""
     timestamp: str | None = None
     """The column of its event times."""
+    name: str = ""
+    """The sub-topology's."""
 
     @property
     def steps(self) -> Steps:
@@ -125,6 +128,8 @@ class SourceReaders:
         shared = shared_steps([reader.steps for reader in readers])
         self._shared = in_query(source.frame, shared, checked=checked)
         clock = SourceClock.of(source.frame, self._shared, readers)
+        if not checked:
+            clock.check(source)
         self.times = clock.times
         """The columns with the event times by which the clock of the source moves."""
         self.witnesses = clock.witnesses
@@ -149,8 +154,10 @@ class SourceReaders:
 
     @property
     def computes_once(self) -> bool:
-        """Whether the rows of `of_batch` have to be kept: several readers share its steps, or they may differ."""
-        return bool(self._late) and (len(self.readers) > 1 or not self.readers[0].repeatable)
+        """Whether the rows of `of_batch` are kept, although a union has them: to filter it is cheaper than a copy."""
+        if not all(reader.repeatable for reader in self.readers):
+            return bool(self._late)
+        return len(self.readers) > 1 and not all(is_filter(step) for step in self._late)
 
     def of_batch(self, records: DataFrame) -> DataFrame:
         """The records of a batch of `query` after the shared steps."""
@@ -206,22 +213,41 @@ class SourceClock(NamedTuple):
     """The columns with the times. A reader whose own steps compute its times anew moves the clock by its tasks."""
     witnesses: dict[str, Reader]
     """For each of them, a reader whose tasks see all records; none where steps leave some out."""
+    columns: dict[Reader, str | None]
+    """The column of each reader's times before its own steps; None if these compute it anew, or may do so."""
 
     @classmethod
     def of(cls, frame: DataFrame, shared: Steps, readers: Sequence[Reader]) -> SourceClock:
         """`shared` are the first steps of all readers."""
+        later = frame
+        for step in shared:
+            later = after_step(later, step)
         timed = {reader: reader.timestamp for reader in readers if reader.timestamp is not None}
-        effects, later = _effects(frame, shared, {*timed.values()})
+        own = {reader: reader.steps[len(shared) :] for reader in timed}
+        columns = {reader: _column_before(later, own[reader], name) for reader, name in timed.items()}
+        times = dict.fromkeys(name for name in columns.values() if name is not None)
+        effects = _effects(frame, shared, times or {*timed.values()})
         anew = max((n for n, each in enumerate(effects, 1) if not each.can_wait), default=0) if timed else len(shared)
         after = next((n for n in range(anew, len(shared)) if not effects[n].keeps_rows), len(shared))
-        times, witnesses = list[str](), dict[str, Reader]()
-        for reader, name in timed.items():
-            own, _ = _effects(later, reader.steps[len(shared) :], {name})
-            if all(each.keeps_times for each in own):
-                times.append(name)
-                if after == len(shared) and all(each.keeps_rows for each in own):
-                    witnesses.setdefault(name, reader)
-        return cls(anew, after, list(dict.fromkeys(times)), witnesses)
+        witnesses = dict[str, Reader]()
+        for reader, column in columns.items() if after == len(shared) else ():
+            if column is not None and all(each.keeps_rows for each in _effects(later, own[reader], ())):
+                witnesses.setdefault(column, reader)
+        return cls(anew, after, [*times], witnesses, columns)
+
+    def check(self, source: Source) -> None:
+        """Refuses readers with different times: each would change the clock of the others."""
+        if len(self.columns) < 2 or (len(found := {*self.columns.values()}) == 1 and None not in found):
+            return
+        reader = next((each for each, name in self.columns.items() if name != each.timestamp), next(iter(self.columns)))
+        names = ", ".join(sorted({repr(each.name) for each in self.columns}))
+        raise TopologyError(
+            f"A step of the stream of {reader.name!r} computes the event time {reader.timestamp!r} of the source "
+            f"{source.name!r} anew, or Spark doesn't show that it keeps it. A source has one clock, and "
+            f"{len(self.columns)} streams of this one have event times (of {names}), so one would change when the "
+            "windows of another close. Do this step in the DataFrame, as a source of its own: "
+            f'app.stream(df.withColumn("{reader.timestamp}", ...), name="...").'
+        )
 
 
 class _Effect(NamedTuple):
@@ -239,20 +265,37 @@ class _Effect(NamedTuple):
         return self.keeps_times and self.is_stateless
 
 
-def _effects(frame: DataFrame, steps: Steps, names: Collection[str]) -> tuple[list[_Effect], DataFrame]:
-    """The effects of these steps on records with these event times, and the records after them."""
+def _effects(frame: DataFrame, steps: Steps, names: Collection[str]) -> list[_Effect]:
+    """The effects of these steps on records with these event times."""
     found: list[_Effect] = []
     for step in steps:
         derived = after_step(frame, step)
+        keeps_times = all(_before(frame, step, derived, name) == name for name in names)
         if isinstance(step, PlainStep):
-            keeps_times = all(name in step.reads({name}) for name in names)
             found.append(_Effect(step.keeps_records, keeps_times, is_stateless=True))
         else:
             given = spark_frame(frame)
-            keeps_times = all(is_same_column(given, derived, name) for name in names)
             found.append(_Effect(keeps_rows(given, derived), keeps_times, is_stateless(given, derived)))
         frame = derived
-    return found, frame
+    return found
+
+
+def _column_before(frame: DataFrame, steps: Steps, name: str) -> str | None:
+    """The column of the frame that has this name after the steps; None if one computes it anew."""
+    frames = [frame]
+    for step in steps:
+        frames.append(after_step(frames[-1], step))
+    found: str | None = name
+    for n, step in reversed([*enumerate(steps)]):
+        found = None if found is None else _before(frames[n], step, frames[n + 1], found)
+    return found
+
+
+def _before(frame: DataFrame, step: StatelessStep, derived: DataFrame, name: str) -> str | None:
+    """The column of the frame that has this name after one step."""
+    if not isinstance(step, PlainStep):
+        return column_before(spark_frame(frame), derived, name)
+    return step.time_before(name)
 
 
 def reporting_first(readers: Sequence[Reader]) -> dict[Reader, list[Reader]]:
@@ -286,6 +329,10 @@ def shared_steps(chains: Sequence[Steps]) -> Steps:
             break
         shared.append(steps[0])
     return tuple(shared)
+
+
+def is_filter(step: StatelessStep) -> bool:
+    return isinstance(step.apply if isinstance(step, Computed) else step, Filter)
 
 
 def in_query(frame: DataFrame, steps: Steps, *, checked: bool = False) -> Steps:

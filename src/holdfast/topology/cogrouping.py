@@ -229,3 +229,6 @@ class CogroupShape(PlainStep):
     def reads(self, names: Collection[str]) -> set[str]:
         time = [] if self.time is None else [self.time]
         return {*(column for column, _ in self.keys), *time, *self.frames[self.own].columns}
+
+    def time_before(self, name: str) -> str | None:
+        return self.time if name == _TIME else None

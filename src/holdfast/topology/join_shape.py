@@ -75,3 +75,6 @@ class JoinShape(PlainStep):
 
     def reads(self, names: Collection[str]) -> set[str]:
         return {*(column for column, _ in self.keys), self.time[0], *self.own.columns.names}
+
+    def time_before(self, name: str) -> str | None:
+        return self.time[0] if name == self.time[1] else None

@@ -39,6 +39,11 @@ class PlainStep(ABC):
     def reads(self, names: Collection[str]) -> set[str]:
         """The columns that it needs of records to give them these."""
 
+    def time_before(self, name: str) -> str | None:
+        """The column with the event times that have this name after the step; None if it computes them anew."""
+        read = self.reads({name})
+        return name if name in read else next(iter(read), None)
+
 
 @dataclass(frozen=True, eq=False)
 class Projection(PlainStep):
