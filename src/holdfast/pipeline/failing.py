@@ -7,7 +7,7 @@ The letters of failed records are written by tasks of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -109,11 +109,12 @@ def readers_of(subtopology: SubTopology, planner: Planner) -> list[Reader]:
 
 
 def without_failed(
-    frame: DataFrame, steps: Sequence[StatelessStep], kept: list[DataFrame], unread: Iterable[str] = ()
+    frame: DataFrame, steps: Sequence[StatelessStep], kept: list[DataFrame], unshown: Collection[str] = ()
 ) -> tuple[DataFrame, list[Failed]]:
-    """The records after these steps, and those that failed in one. `unread` are columns that have no values.
+    """The records after these steps, and those that failed in one.
 
-    `kept` gets the rows that Spark keeps for it, which the caller frees.
+    `unshown` are the columns that letters don't show: without values, or for a derived stream itself. `kept` gets
+    the rows that Spark keeps for it, which the caller frees.
     """
     failed = []
     for step in steps:
@@ -126,7 +127,7 @@ def without_failed(
         except CantCheck:
             done = Split(frame if step.keeps else derived)  # Spark's error is raised when the batch runs
         for broken in done.broken:
-            columns = tuple(name for name in broken.records.columns if name not in (ERROR, *unread))
+            columns = tuple(name for name in broken.records.columns if name not in (ERROR, *unshown))
             failed.append(Failed(step.on_error, step.label, broken, columns))
         frame = done.good
     return frame, failed

@@ -33,7 +33,7 @@ class ReaderRecords:
     wall: Millis
     checked: bool = False
     """Whether records for which a step fails are set apart."""
-    unread: Collection[str] = ()
+    unshown: Collection[str] = ()
     """The columns of the origin that dead letters don't show: without values, or for a derived stream itself."""
     kept: list[DataFrame] = field(default_factory=list)
     """Gets the rows that Spark keeps to set records apart."""
@@ -63,7 +63,7 @@ class ReaderRecords:
     @cached_property
     def _split(self) -> tuple[DataFrame, list[Failed]]:
         if self.checked:
-            return without_failed(self._numbered, self.steps, self.kept, self.unread)
+            return without_failed(self._numbered, self.steps, self.kept, self.unshown)
         return applied(self._numbered, self.steps), []
 
     @property

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,10 +23,8 @@ from holdfast.stores.layouts.base import part
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.waiting import EVERY, WaitingRows
 from holdfast.stores.layouts.windowed_rows import Times, split_own_keys, stored_keys
-from holdfast.stores.spec import StoreSpec
 from holdfast.topology.derived import TIME
 from holdfast.topology.outputs import DELETED
-from holdfast.topology.windows import SessionWindows, SlidingWindows, Windows
 
 if TYPE_CHECKING:
     from holdfast.pipeline.windowed_task import WindowedWork
@@ -54,7 +51,7 @@ class Sender:
                 own = own.unique()  # a window may wait twice since before the first event time
                 own = own.filter(pc.invert(pc.is_in(own, value_set=removed)))
             else:
-                closes = closing_times(self._spec, self._windows, own)
+                closes = self._closing_times(own)
                 if (is_open := closes > event).any():  # the grace has grown since: they wait on
                     still = self.waiting.put(closes[is_open], own.filter(pa.array(is_open)))
                     parts.append((STATE, self._spec.name, still))
@@ -81,7 +78,7 @@ class Sender:
         new = keys.filter(is_new)
         if not len(new):
             return []
-        closes = closing_times(self._spec, self._windows, new)
+        closes = self._closing_times(new)
         return [(STATE, self._spec.name, self.waiting.put(closes, new))]
 
     def changed_again(self, keys: pa.BinaryArray, *, event: int) -> list[Part]:
@@ -102,7 +99,7 @@ class Sender:
         if not len(keys):
             return []
         if not self._every:
-            closes = closing_times(self._spec, self._windows, keys)
+            closes = self._closing_times(keys)
             return [(STATE, self._spec.name, self.waiting.remove(closes, keys))]
         self._removed.append(keys)
         # A row that isn't due yet was put in the step that the clock is still in.
@@ -117,15 +114,6 @@ class Sender:
             return (split_own_keys(self._spec, keys).starts // every + 1) * every
         return np.full(len(keys), (np.int64(event) // every + 1) * every)
 
-
-def closing_times(spec: StoreSpec, windows: Windows, own: pa.BinaryArray) -> Times:
-    """The event clocks at which windows have closed."""
-    match windows:  # as `closes` of these windows has it
-        case SessionWindows(gap_ms=gap):
-            after = windows.grace_ms + gap + 1
-        case SlidingWindows():
-            after = windows.grace_ms + 1
-        case _:
-            after = windows.grace_ms
-    ends: npt.NDArray[np.int64] = split_own_keys(spec, own).ends
-    return ends + np.int64(after)
+    def _closing_times(self, keys: pa.BinaryArray) -> Times:
+        """The event clocks at which windows have closed."""
+        return self._windows.closing_times(split_own_keys(self._spec, keys).ends)

@@ -18,8 +18,6 @@ from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.topology import Branch, OutputOf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from holdfast.stores.formats.types import Schema
     from holdfast.topology.stream import Stream
     from holdfast.topology.topology import Topology

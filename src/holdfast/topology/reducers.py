@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -136,7 +136,7 @@ class _Picked:
     orders: Sequence[Columns]
     values: Columns
 
-    @property
+    @cached_property
     def is_one_record(self) -> bool:
         """Whether the values of each row are those of one record. Of an aggregate that was added later, they aren't."""
         return all(a.equals(b) for order in self.orders[1:] for a, b in zip(order, self.orders[0], strict=True))

@@ -11,14 +11,19 @@ its end. These definitions are pure; `pipeline` has what computes them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from holdfast.errors import TopologyError
 from holdfast.stores.options import Length, millis, words
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class Window(NamedTuple):
@@ -28,8 +33,25 @@ class Window(NamedTuple):
     end: int
 
 
+class _Closing(ABC):
+    """When windows have closed."""
+
+    @property
+    @abstractmethod
+    def closes_after_ms(self) -> int:
+        """How far the event clock is past the end of a window when it has closed."""
+
+    def closes(self, window: Window) -> int:
+        """The event clock at which a window has closed."""
+        return window.end + self.closes_after_ms
+
+    def closing_times(self, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The event clocks at which windows with these ends have closed."""
+        return ends + self.closes_after_ms
+
+
 @dataclass(frozen=True)
-class TimeWindows:
+class TimeWindows(_Closing):
     """Windows of one size, of which one begins every `every_ms`, counted from 1970."""
 
     size_ms: int
@@ -61,13 +83,13 @@ class TimeWindows:
         earliest = (time - self.size_ms) // self.every_ms * self.every_ms + self.every_ms
         return [Window(start, start + self.size_ms) for start in range(earliest, latest + 1, self.every_ms)]
 
-    def closes(self, window: Window) -> int:
-        """The event clock at which a window has closed."""
-        return window.end + self.grace_ms
+    @property
+    def closes_after_ms(self) -> int:
+        return self.grace_ms
 
 
 @dataclass(frozen=True)
-class SlidingWindows:
+class SlidingWindows(_Closing):
     """Per record, the window that ends with it, and the window that begins right after it if a record is in it."""
 
     overlap: ClassVar[bool] = True
@@ -107,13 +129,14 @@ class SlidingWindows:
                 starts.add(time + 1)
         return [Window(start, start + size) for start in sorted(starts)]
 
-    def closes(self, window: Window) -> int:
-        """The event clock at which a window has closed. A record at its end is in it."""
-        return window.end + self.grace_ms + 1
+    @property
+    def closes_after_ms(self) -> int:
+        """A record at the end of a window is in it."""
+        return self.grace_ms + 1
 
 
 @dataclass(frozen=True)
-class SessionWindows:
+class SessionWindows(_Closing):
     """Sessions: records of a key that are at most a gap apart. A session lasts from its first record to its last."""
 
     overlap: ClassVar[bool] = True
@@ -138,9 +161,10 @@ class SessionWindows:
                 sessions.append(Window(time, time))
         return sessions
 
-    def closes(self, window: Window) -> int:
-        """The event clock at which a session has closed. A record exactly a gap after the last one still extends it."""
-        return window.end + self.gap_ms + self.grace_ms + 1
+    @property
+    def closes_after_ms(self) -> int:
+        """A record exactly a gap after the last one still extends a session."""
+        return self.gap_ms + self.grace_ms + 1
 
 
 Windows = TimeWindows | SlidingWindows | SessionWindows
