@@ -55,6 +55,10 @@ class Server:
         """The most memory that it has had, in MiB."""
         return int(re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[0]) >> 10
 
+    def resident(self) -> int:
+        """The memory that it has now, in MiB."""
+        return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[0]) >> 10
+
     def files(self) -> int:
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
@@ -67,9 +71,10 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, **limits: object) -> Iterator[Server]:
+def running(folder: Path, *, more: int = 0, **limits: object) -> Iterator[Server]:
+    """`more` is how many further values of 1 MiB there are."""
     driver = Driver(str(folder / "log"), APP)
-    driver.commit(TEXTS, {(0,): "x" * LARGE, (1,): "small"})
+    driver.commit(TEXTS, {(0,): "x" * LARGE, (1,): "small", **{(2 + n,): "y" * (1 << 20) for n in range(more)}})
     rest = RestSettings(
         port=0,
         timeout="3s",
@@ -182,6 +187,44 @@ def test_unfinished_heads_of_one_address_leave_room_for_those_of_others(tmp_path
         other.sendall(get("/v1/stores/texts/keys/1", "a: " + "b" * 200_000)[:-2])
         other.sendall(b"\r\n")
         assert status(other) == 200
+
+
+def test_columns_that_nobody_reads_take_a_bounded_amount_of_memory(tmp_path: Path) -> None:
+    """Ten streams of 40 MiB. They took 1.5 GiB when a piece was made of a block of all entries."""
+    with running(tmp_path, more=32) as server, ExitStack() as stack:
+        before = server.peak()
+        for n in range(10):
+            client = stack.enter_context(server.connect(from_=f"127.0.0.{2 + n % 4}"))
+            client.sendall(get("/v1/stores/texts/arrow"))
+        until(lambda: server.metric("holdfast_rest_streams") >= 2, "some are sent")
+        assert len(server.get("/v1/stores/texts/arrow").content) > LARGE + (32 << 20), "one that reads gets all"
+        assert server.peak() - before < 400
+
+
+def test_watchers_that_have_read_all_keep_nothing_of_it(tmp_path: Path) -> None:
+    """Each kept its last piece: 8 MiB more."""
+    with running(tmp_path) as server, ExitStack() as stack:
+        before = server.resident()
+        for n in range(20):
+            client = stack.enter_context(server.connect(from_=f"127.0.0.{2 + n % 4}"))
+            client.sendall(get("/v1/stores/texts/watch?from_version=1"))
+            left = LARGE
+            while left > 0:
+                left -= len(client.recv(1 << 20))
+        assert server.metric("holdfast_rest_streams") == 20
+        until(lambda: server.resident() - before < 100, "their pieces are gone")
+
+
+def test_clients_that_fill_all_room_do_not_stop_streams_of_others(tmp_path: Path) -> None:
+    with running(tmp_path) as server, ExitStack() as stack:
+        for n in range(20):
+            send_all(stack.enter_context(server.connect(from_=f"127.0.0.{2 + n % 4}")), get(LOOKUP))
+        until(lambda: server.metric("holdfast_rest_requests_shed_total") > 0, "all room that they may have is taken")
+        watcher = stack.enter_context(server.connect(from_="127.0.0.9"))
+        watcher.sendall(get("/v1/stores/texts/watch?key=1&from_version=1"))
+        with watcher.makefile("rb") as events:
+            assert next(line for line in events if b'"small"' in line)
+        assert not server.metric("holdfast_rest_connections_stalled_total"), "nobody was cut off for it"
 
 
 def test_a_large_answer_is_refused_while_its_caller_does_not_read_others(tmp_path: Path) -> None:

@@ -67,8 +67,8 @@ def events_of(log: Log, store: str, begin: EventPlace = BEGINNING, interest: Int
         reader = SharedReader(source, StoreSpecs(source), store, threads)
         newest = NewestVersion(source)
         found = bytearray()
-        async for each in Watcher(store, interest, begin, log.id, reader, newest, heartbeat=0.0001).events():
-            found += each
+        async for frames in Watcher(store, interest, begin, log.id, reader, newest, heartbeat=0.0001).events():
+            found += (each := b"".join(frames))
             at_end = each.startswith(b": heartbeat") and b"." not in each
             if at_end and int(each.split(b"-")[1]) == source.newest_known:
                 newest.close()

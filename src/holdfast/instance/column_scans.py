@@ -11,16 +11,19 @@ with four small runs above, and 0.83 s from RocksDB.
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
+from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.instance.range_reads import BLOCK_BYTES, BLOCK_ROWS, FoundEntries, newest
-from holdfast.instance.run import Run
+from holdfast.instance.range_reads import BLOCK_ROWS, FoundEntries, newest
+from holdfast.instance.run import Rows, Run
 from holdfast.stores.access import ColumnBlock
 
+BLOCK_BYTES: Final = 1 << 20
+"""About how many bytes a block has; one entry may have more. Streams of columns wait for their readers with a block."""
 FIRST_ROWS: Final = 128
 """The rows of the first block. Blocks grow: most readers want a few entries, and some want all."""
 
@@ -42,16 +45,23 @@ class _RunRows:
         self._run = run
         self._at = run.sorted.first_key_at_least(start)
         self._end = len(run) if stop is None else run.sorted.first_key_at_least(stop)
-        self._most = max(1, BLOCK_BYTES * len(run) // max(1, run.nbytes))
 
     def __bool__(self) -> bool:
         return self._at < self._end
 
+    @cached_property
+    def _lengths(self) -> Rows:
+        """The bytes of each row's value."""
+        found: Rows = pc.binary_length(self._run.values).fill_null(0).to_numpy(zero_copy_only=False)
+        return found
+
     def last(self, rows: int) -> bytes | None:
-        place = self._at + min(rows, self._most) - 1
-        if place >= self._end - 1:
+        order = self._run.sorted.order[self._at : min(self._end, self._at + rows)]
+        sizes = np.cumsum(self._lengths[order], dtype=np.int64)
+        count = min(len(order), int(np.searchsorted(sizes, BLOCK_BYTES)) + 1)
+        if self._at + count >= self._end:
             return None
-        key: bytes = self._run.keys[int(self._run.sorted.order[place])].as_py()
+        key: bytes = self._run.keys[int(order[count - 1])].as_py()
         return key
 
     def take(self, last: bytes | None) -> FoundEntries:

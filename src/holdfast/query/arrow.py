@@ -209,12 +209,13 @@ class _Written:
 
 
 def ipc_chunks(schema: pa.Schema, batches: Generator[pa.RecordBatch, None, None]) -> Generator[bytes, None, None]:
-    """An Arrow IPC stream, one chunk per batch."""
+    """An Arrow IPC stream, one chunk per batch. While a chunk is sent, its batch is not held."""
     file = _Written()
     try:
         writer = pa.ipc.new_stream(file, schema)
-        for batch in batches:
+        while (batch := next(batches, None)) is not None:
             writer.write_batch(batch)
+            del batch
             yield file.taken()
         writer.close()
         yield file.taken()

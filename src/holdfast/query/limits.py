@@ -28,7 +28,7 @@ from holdfast import metrics
 from holdfast.query.grants import caller
 from holdfast.query.listening import LIVE
 from holdfast.query.measuring import LOOKUPS, REQUESTS
-from holdfast.query.outgoing import LARGE_ANSWER, OUTGOING, Outgoing
+from holdfast.query.outgoing import HELD_PIECES, LARGE_ANSWER, OUTGOING, Outgoing
 from holdfast.query.problems import OVERLOADED, TOO_MANY, Problem
 from holdfast.query.wanted import LiveRequest, begin
 from holdfast.settings.rest import RestSettings
@@ -267,6 +267,8 @@ class _Request:
         if self._start is None:
             await self._send(message)
             if self.is_stream and message.get("more_body") and self._outgoing is not None:
+                self._outgoing.keep_reserved(HELD_PIECES * len(message["body"]) if self._begun else 0)
+                message["body"] = b""  # what waits of it does so in `outgoing`, and only there
                 await self._outgoing.taken()
 
     async def _begin_answer(self, start: Message, size: int) -> None:
@@ -286,6 +288,8 @@ class _Request:
 
     def end(self) -> None:
         if self._begun is not None:
+            if self._outgoing is not None:
+                self._outgoing.keep_reserved(0)
             self._slots.end_stream(self.who, is_scan=self._begun)
         if not self.is_stream:
             self._slots.leave(self.who)

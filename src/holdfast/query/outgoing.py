@@ -3,15 +3,21 @@
 What the kernel doesn't take is kept here, in the order of the answers, and handed on in pieces as the client reads. So
 it is known how much waits, for whom, and who reads: `asyncio` says neither over TLS.
 
-    room for an answer    its caller has less than `rest.max_unread_per_caller` waiting, and all together have less
-                          than `rest.max_unread`. A large answer without room is refused before it begins; a stream
-                          waits before its next piece is made
-    a client that reads   is never cut off, however slowly
-    one that doesn't      is cut off after 60 s; after 10 s if there is no room for others, the longest first
+    room for an answer    its caller has less than `rest.max_unread_per_caller` waiting, and no more than what is left
+                          of `rest.max_unread`: so one caller can fill half of it, two a third each, and there is
+                          always some left. A large answer without room is refused before it begins
+    room for a piece      the same of what waits and what is reserved. A stream reserves the bytes of its next piece
+                          before that is made, and those that what it reads takes meanwhile; callers take turns. One
+                          small piece goes to every client that has read all, such as a heartbeat, and one of any size
+                          to a caller that has
+    a client that reads   is never cut off while there is room for others. While there isn't, the slowest is that reads
+                          less than 16 KiB per second, of the callers with as much waiting or more
+    one that doesn't      is cut off after 60 s
 """
 
 import asyncio
 import fcntl
+import math
 import socket
 import struct
 import termios
@@ -26,91 +32,166 @@ from holdfast.settings.units import format_size
 
 UNREAD_SECONDS: Final = 60.0
 """How long a client may read nothing of what was sent to it. Then its connection ends, and what was read for it."""
-STALLED_SECONDS: Final = 10.0
-"""The same while there is no room for others. Machines acknowledge what they get more often, on slow networks too."""
+LEAST_RATE: Final = 16 << 10
+"""The bytes per second that a client has to read while there is no room for others."""
+RATE_SECONDS: Final = 10
+"""Over how long that is looked at. Machines acknowledge what they get more often, on slow networks too."""
 LOOK_SECONDS: Final = 1.0
 LARGE_ANSWER: Final = 64 << 10
+HELD_PIECES: Final = 2
+"""What a scan holds beside the piece that is sent, in such pieces: its block, and what is read ahead."""
 OUTGOING: Final = "holdfast.outgoing"
 """In the scope of a request: its connection's `Outgoing`."""
 
 _PIECE: Final = 128 << 10
 _INT: Final = struct.Struct("i")
 _waiting = metrics.gauge("holdfast_rest_unread_bytes", "Bytes of REST answers that clients haven't read yet.")
-_cut = metrics.counter("holdfast_rest_connections_stalled", "Connections that were ended: their client reads nothing.")
+_reserved = metrics.gauge("holdfast_rest_reserved_bytes", "Bytes reserved for the next pieces of REST streams.")
+_cut = metrics.counter(
+    "holdfast_rest_connections_stalled", "Connections that were ended: their client reads nothing, or too slowly."
+)
 
 
 class Unread:
-    """The bytes that wait for all clients of a server. It runs on the event loop."""
+    """The bytes that wait for all clients of a server, and those reserved for streams. It runs on the event loop."""
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most = most
         self._most_each = most_each
-        self._total = 0
-        self._by: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._reserved: Counter[str] = Counter()
+        self._making: Counter[str] = Counter()
+        """The pieces that have room and aren't sent yet."""
+        self._total = self._total_reserved = 0
         self._slow: dict[Outgoing, None] = {}
         """The connections for which bytes wait."""
-        self._looking = False
-        self._changed = asyncio.Event()
+        self._asking: dict[str, deque[tuple[Outgoing, int, asyncio.Future[None]]]] = {}
+        """The streams that wait for room, by caller, first come, first served."""
+        self._looking = self._giving = False
 
     def has_room(self, who: str) -> bool:
-        return self._total < self._most and self._by[who] < self._most_each
+        return self._waiting[who] < min(self._most_each, self._most - self._total)
+
+    def has_room_for_piece(self, who: str) -> bool:
+        left = self._most - self._total - self._total_reserved
+        if self._waiting[who] + self._reserved[who] < min(self._most_each, left):
+            return True
+        return not self._waiting[who] and not self._making[who] and self._total < self._most
 
     def make_room(self, who: str) -> bool:
-        """Whether there is room, if need be after clients were cut off that read nothing."""
-        if not self.has_room(who):
-            everyone = self._total >= self._most
-            stalled = [each for each in self._slow if (everyone or each.who == who) and each.stalled >= STALLED_SECONDS]
-            for each in sorted(stalled, key=lambda each: each.stalled, reverse=True):
-                each.cut()
-                if self.has_room(who):
-                    break
+        """Whether there is room, if need be after clients were cut off that read too slowly."""
+        while not self.has_room(who) and self._cut_slowest(who):
+            pass
         return self.has_room(who)
+
+    def _cut_slowest(self, who: str) -> bool:
+        """Ends the slowest client of the callers with no less waiting than this one; whether there is one."""
+        own = self._waiting[who]
+        others = own < self._most_each
+        found = [
+            (each.rate, each.since, id(each), each)
+            for each in self._slow
+            if each.rate < LEAST_RATE and (each.who == who or (others and self._waiting[each.who] >= own))
+        ]
+        if found:
+            min(found)[-1].cut()
+        return bool(found)
 
     def refusal(self, who: str) -> Problem:
         """Why there is no room."""
         what = "Read the answers that were sent, or ask for less, and ask again after the time in Retry-After."
-        if self._by[who] >= self._most_each:
+        own = self._waiting[who]
+        if own >= self._most_each:
             most = format_size(self._most_each)
             fact = f"{most} of answers to {who} are unread, as much as one caller may have."
+            return Problem(429, TOO_MANY, fact, what)
+        if own and self._total < self._most:
+            fact = f"{own:,} bytes of answers to {who} are unread, and one caller may have no more than what is left."
             return Problem(429, TOO_MANY, fact, what)
         fact = f"{format_size(self._most)} of answers are unread by clients, as much as this instance keeps."
         return Problem(503, OVERLOADED, fact, what)
 
-    async def room(self, who: str) -> None:
-        """Returns when there is room."""
-        while not self.make_room(who):
-            self._changed.clear()
-            await self._changed.wait()
+    async def reserve(self, outgoing: "Outgoing", size: int) -> None:
+        """Returns when there is room for so many bytes more, which are then reserved."""
+        who = outgoing.who
+        if who not in self._asking and self.has_room_for_piece(who):
+            outgoing.reserved_for_piece(size)
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking.setdefault(who, deque()).append((outgoing, size, granted))
+        self._look_later()
+        self._give_later()
+        await granted
+
+    def count_reserved(self, who: str, more: int, making: int) -> None:
+        """Bytes were reserved for a caller, or aren't any more; and so many pieces more are being made."""
+        self._total_reserved += more
+        self._reserved[who] += more
+        self._making[who] += making
+        if not self._reserved[who]:
+            del self._reserved[who]
+        if not self._making[who]:
+            del self._making[who]
+        _reserved.inc(more)
+        self._give_later()
 
     def count(self, outgoing: "Outgoing", who: str, more: int) -> None:
         """Bytes were added for a caller, or are gone."""
         self._total += more
-        self._by[who] += more
-        if not self._by[who]:
-            del self._by[who]
+        self._waiting[who] += more
+        if not self._waiting[who]:
+            del self._waiting[who]
         _waiting.inc(more)
         if outgoing.waiting:
             self._slow[outgoing] = None
-            if not self._looking:
-                self._looking = True
-                asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+            self._look_later()
         else:
             self._slow.pop(outgoing, None)
         if more < 0:
-            self._changed.set()
+            self._give_later()
 
     def is_far_beyond(self, who: str) -> bool:
         """Whether so much waits that answers must have come past the question for room."""
-        return self._total >= 2 * self._most or self._by[who] >= 2 * self._most_each
+        return self._total >= 2 * self._most or self._waiting[who] >= 2 * self._most_each
+
+    def _give_later(self) -> None:
+        if self._asking and not self._giving:
+            self._giving = True
+            asyncio.get_running_loop().call_soon(self._give)
+
+    def _give(self) -> None:
+        """Gives room to streams that wait for it, to one of each caller in turn."""
+        self._giving = False
+        given = True
+        while given:
+            given = False
+            for who, asking in tuple(self._asking.items()):
+                while asking and asking[0][2].done():  # its request has ended
+                    asking.popleft()
+                if asking and self.has_room_for_piece(who):
+                    outgoing, size, granted = asking.popleft()
+                    outgoing.reserved_for_piece(size)
+                    granted.set_result(None)
+                    given = True
+                if not asking:
+                    del self._asking[who]
+
+    def _look_later(self) -> None:
+        if not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
         for each in tuple(self._slow):
             if each.look() >= UNREAD_SECONDS:
                 each.cut()
-        self._changed.set()  # those who wait for room may find clients that have stalled
-        self._looking = bool(self._slow)
-        if self._looking:
-            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        for who in tuple(self._asking):
+            while not self.has_room_for_piece(who) and self._cut_slowest(who):
+                pass
+        self._give_later()
+        self._looking = False
+        if self._slow or self._asking:
+            self._look_later()
 
 
 class Outgoing:
@@ -131,7 +212,12 @@ class Outgoing:
         self._written = 0
         self._taken = -1
         """How many of the written bytes the client's machine has taken, at the last look."""
-        self._since = 0.0
+        self.since = 0.0
+        """When the client was first seen to have read as much."""
+        self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_SECONDS + 1)
+        """When it was looked, and how much the client had taken."""
+        self._reserved = 0
+        self._making = False
 
     def begin(self, flow: FlowControl) -> None:
         """From now on what the kernel doesn't take is known at once. Over TLS that may be the end of the handshake."""
@@ -213,21 +299,42 @@ class Outgoing:
         return self._unread.refusal(self.who)
 
     async def taken(self) -> None:
-        """Returns when nothing waits here, and there is room for a further piece."""
+        """Returns when nothing waits here."""
         await self._flow.drain()
-        await self._unread.room(self.who)
+
+    async def reserve(self, size: int) -> None:
+        """Returns when nothing waits here, and so many bytes are reserved for a stream that makes its next piece."""
+        await self._flow.drain()
+        if size > LARGE_ANSWER:
+            await self._unread.reserve(self, size)
+
+    def reserved_for_piece(self, size: int) -> None:
+        """Has so many bytes reserved, at least, for a piece that is being made now."""
+        self._unread.count_reserved(self.who, size - self._reserved, not self._making)
+        self._reserved, self._making = size, True
+
+    def keep_reserved(self, size: int) -> None:
+        """The piece was sent. What the stream reads for the next one takes so many bytes, at most."""
+        kept = min(size, self._reserved)
+        if kept != self._reserved or self._making:
+            self._unread.count_reserved(self.who, kept - self._reserved, -self._making)
+            self._reserved, self._making = kept, False
 
     @property
-    def stalled(self) -> float:
-        """For how many seconds the client has read nothing."""
-        return asyncio.get_running_loop().time() - self._since
+    def rate(self) -> float:
+        """How many bytes per second the client has read lately. Unlimited while that isn't known yet."""
+        if len(self._looks) <= RATE_SECONDS:
+            return math.inf
+        (first, before), (last, now) = self._looks[0], self._looks[-1]
+        return (now - before) / (last - first)
 
     def look(self) -> float:
         """Looks whether the client has read since the last look; for how many seconds it hasn't."""
-        taken = self._written - self._queued - self._in_kernel()
+        now, taken = asyncio.get_running_loop().time(), self._written - self._queued - self._in_kernel()
+        self._looks.append((now, taken))
         if taken != self._taken:
-            self._taken, self._since = taken, asyncio.get_running_loop().time()
-        return self.stalled
+            self._taken, self.since = taken, now
+        return now - self.since
 
     def cut(self) -> None:
         """Ends the connection of a client that reads nothing."""
@@ -254,7 +361,8 @@ class Outgoing:
         waiting = self._queued + (self._transport.get_write_buffer_size() if self._paused else 0)
         if more := waiting - self.waiting:
             if not self.waiting:
-                self._since, self._taken = asyncio.get_running_loop().time(), -1
+                self.since, self._taken = asyncio.get_running_loop().time(), -1
+                self._looks.clear()
             self.waiting = waiting
             self._unread.count(self, self.who, more)
 

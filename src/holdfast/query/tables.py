@@ -103,6 +103,7 @@ class StoreTable:
         """
         for block in self._blocks(bytes_, now, keys, times):
             batch = self._decoded(block, now, columns)
+            del block
             if batch.num_rows:
                 yield batch
 

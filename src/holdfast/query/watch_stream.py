@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast import metrics
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.log_reader import LogReader
+from holdfast.query.outgoing import OUTGOING, Outgoing
 from holdfast.query.problems import Problem, problem_of, report
 from holdfast.query.watch_changes import Interest
 from holdfast.query.watch_places import EventPlace, ForeignEventId, abandoned, id_before
@@ -113,9 +114,12 @@ class Watcher:
     recheck: Callable[[], None] = lambda: None
     """Raises once the client may no longer watch: asked before changes and heartbeats are sent."""
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """The stream, in the bytes that are sent at once. It ends with an `end` event."""
-        yield b"retry: %d\nid: %b\n\n" % (_RETRY_MS, id_before(self.log, self.begin).encode())
+    async def events(self) -> AsyncGenerator[list[bytes], None]:
+        """The stream, in the frames that are sent at once. It ends with an `end` event.
+
+        Who sends them empties the list before the wait for the client: a watcher that has read all holds none of it.
+        """
+        yield [b"retry: %d\nid: %b\n\n" % (_RETRY_MS, id_before(self.log, self.begin).encode())]
         try:
             async with aclosing(self._changes()) as changes:
                 async for each in changes:
@@ -123,9 +127,9 @@ class Watcher:
         except Exception as error:  # noqa: BLE001  the answer has begun, so nobody else can report it
             problem = problem_of(as_problem(error))
             report(error, problem, f"watching {self.store}")
-        yield b"event: end\ndata: %b\n\n" % msgspec.json.encode(problem.body())
+        yield [b"event: end\ndata: %b\n\n" % msgspec.json.encode(problem.body())]
 
-    async def _changes(self) -> AsyncGenerator[bytes, None]:
+    async def _changes(self) -> AsyncGenerator[list[bytes], None]:
         place, sent, caught_up = self.begin, SYSTEM_CLOCK.monotonic(), False
         timeline = -1
         while True:
@@ -135,7 +139,7 @@ class Watcher:
                 if not await self.reader.has(place):
                     raise abandoned(place)
             if (left := sent + self.heartbeat - SYSTEM_CLOCK.monotonic()) <= 0:
-                yield b": heartbeat\nid: %b\n\n" % id_before(self.log, place).encode()
+                yield [b": heartbeat\nid: %b\n\n" % id_before(self.log, place).encode()]
                 sent = SYSTEM_CLOCK.monotonic()
             elif place.version > self.newest.known:
                 caught_up = True
@@ -152,13 +156,14 @@ class Watcher:
                         yield each
                         sent = SYSTEM_CLOCK.monotonic()
                 place = EventPlace(Version(place.version + 1), commit=version.commit.id)
+                del version  # it may have all of its changes
 
     def _check_open(self) -> None:
         if self.newest.closed:
             raise _stopping()
         self.recheck()
 
-    async def _version(self, version: WatchedVersion, place: EventPlace) -> AsyncGenerator[bytes, None]:
+    async def _version(self, version: WatchedVersion, place: EventPlace) -> AsyncGenerator[list[bytes], None]:
         """The changes of one version from a place on."""
         for number, piece in enumerate(version.pieces):
             if piece[-1].number < place.part or not any(self.interest.wants(each.task) for each in piece):
@@ -169,7 +174,7 @@ class Watcher:
                 rows = changes.rows(self.interest, place.row if changes.part == place.part else 0)
                 for first in range(0, len(rows), _ROWS_AT_ONCE):
                     self._check_open()
-                    yield b"".join(map(changes.frame, rows[first : first + _ROWS_AT_ONCE]))
+                    yield [changes.frame(row) for row in rows[first : first + _ROWS_AT_ONCE]]
 
 
 class EventStream(Response):
@@ -185,10 +190,10 @@ class EventStream(Response):
             if scope["method"] == "HEAD":
                 await super().__call__(scope, receive, send)
             else:
-                await self._stream(receive, send)
+                await self._stream(receive, send, scope.get(OUTGOING))
 
-    async def _stream(self, receive: Receive, send: Send) -> None:
-        both = asyncio.ensure_future(self._send(send)), asyncio.ensure_future(_left(receive))
+    async def _stream(self, receive: Receive, send: Send, outgoing: Outgoing | None) -> None:
+        both = asyncio.ensure_future(self._send(send, outgoing)), asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -198,11 +203,15 @@ class EventStream(Response):
                 each.cancel()
             await asyncio.gather(*both, return_exceptions=True)
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send, outgoing: Outgoing | None) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with aclosing(self._watcher.events()) as events:
-            async for each in events:
-                await send({"type": "http.response.body", "body": each, "more_body": True})
+            async for frames in events:
+                if outgoing is not None:
+                    await outgoing.reserve(sum(map(len, frames)))
+                message = {"type": "http.response.body", "body": b"".join(frames), "more_body": True}
+                frames.clear()
+                await send(message)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
