@@ -176,6 +176,17 @@ def test_too_many_headers_are_refused(tmp_path: Path) -> None:
             assert status(other) == 431
 
 
+def test_a_large_chunk_extension_writes_no_refusal_into_the_answer_under_way(tmp_path: Path) -> None:
+    with running(tmp_path) as server, server.connect() as client:
+        client.sendall(get("/v1/stores/texts/watch", "Transfer-Encoding: chunked"))
+        received = client.recv(1 << 16)
+        send_all(client, b"1;" + b"a" * 300_000)
+        with suppress(ConnectionResetError):
+            while part := client.recv(1 << 16):
+                received += part
+        assert received.count(b"HTTP/1.1") == 1
+
+
 def test_unfinished_heads_of_one_address_leave_room_for_those_of_others(tmp_path: Path) -> None:
     with running(tmp_path) as server, ExitStack() as stack:
         greedy = [stack.enter_context(server.connect(from_="127.0.0.2")) for _ in range(3)]

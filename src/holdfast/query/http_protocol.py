@@ -224,7 +224,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._head_bytes > LARGEST_HEAD:
             what = "Send a shorter key, or many keys in the body of a POST."
-            self._refuse(Problem(431, "too_large", f"The URL and headers have more than {LARGEST_HEAD} bytes.", what))
+            fact = f"The URL and headers have more than {LARGEST_HEAD} bytes."
+            self.refuse_incoming(Problem(431, "too_large", fact, what))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= MOST_HEADERS:
