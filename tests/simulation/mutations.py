@@ -347,7 +347,7 @@ MUTATIONS = [
     Mutation("the number of a lost generation is used again", 530, _same(Coordinator, "_newest_hosted", lambda *_: 0)),
     Mutation("a replica is dropped that nobody replaces", 151, assignor.anyone_can_go),
     Mutation("a silent replica counts for a drop", 506, assignor.the_silent_count),
-    Mutation("a replica that restarts counts for a drop", 929, assignor.those_that_restart_count),
+    Mutation("a replica that restarts counts for a drop", 5176, assignor.those_that_restart_count),
     Mutation("a replica without anything is caught up", 209, assignor.nothing_is_caught_up),
     Mutation("a role goes to one that can't be read", 6, _same(Draft, "is_running", lambda self, spot, id: False)),
     Mutation("an old heartbeat counts as a lag", 1, assignor.old_heartbeats_are_behind),
