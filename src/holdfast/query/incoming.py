@@ -20,7 +20,7 @@ _SHARE: Final = 4
 """One address may have a part of what all have: 1/4."""
 
 
-class Sender(Protocol):
+class Requester(Protocol):
     """A connection, as far as its requests take memory."""
 
     address: str
@@ -37,9 +37,9 @@ class Incoming:
         self._most = most
         self._total = 0
         self._by: Counter[str] = Counter()
-        self._senders: dict[Sender, None] = {}
+        self._senders: dict[Requester, None] = {}
 
-    def count(self, sender: Sender, bytes_: int) -> None:
+    def count(self, sender: Requester, bytes_: int) -> None:
         """So much waits on a connection now. Refuses the largest ones while it is too much."""
         more = bytes_ - sender.incoming
         if not more:
