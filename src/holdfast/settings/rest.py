@@ -140,7 +140,7 @@ class RestSettings(Section):
     max_unread_per_caller: Annotated[
         Size,
         "How many of these bytes may be for one caller, which is a token, or an address where there are no tokens. "
-        "Beyond that, large answers get status 429.",
+        "Beyond that, large answers get status 429. It is less while others have much: at most what is left.",
         _NO_HTTP,
         Between(1 << 20, 1 << 40),
     ] = Size("128MiB")
