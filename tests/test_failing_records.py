@@ -88,10 +88,12 @@ def text(player: str, value: str) -> dict[str, Any]:
     return {"player": player, "text": value, "at": NOON}
 
 
-def text_app(spark: SparkSession, folder: Path, **chosen: Any) -> tuple[hf.App, hf.Stream]:
+def text_app(
+    spark: SparkSession, folder: Path, timestamp: str | None = "at", **chosen: Any
+) -> tuple[hf.App, hf.Stream]:
     app = hf.App("texts", settings=settings(folder, **chosen), spark=spark)
     source = read(spark, folder / "input", "player string, text string, at timestamp")
-    return app, app.stream(source, key="player", timestamp="at", position="text")
+    return app, app.stream(source, key="player", timestamp=timestamp, position="text")
 
 
 def letters_of(folder: Path) -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ def sums(app: hf.App, store: str) -> dict[str, int]:
 def test_records_that_fail_in_python_are_skipped_or_kept(spark: SparkSession, tmp_path: Path) -> None:
     """In a step that all stores share, in a transform of one of them, and in an aggregate."""
     write(tmp_path / "input", 1, BATCH, TEXT)
-    app, stream = text_app(spark, tmp_path, on_error="dead_letter")
+    app, stream = text_app(spark, tmp_path, timestamp=None, on_error="dead_letter")
     positive = stream.where(number("text") > 0)
     positive.group_by().aggregate(n=hf.sum(number("text"))).store("sums")
     framed(positive).group_by().aggregate(n=hf.sum("n")).store("frames")
