@@ -137,7 +137,8 @@ def test_a_stop_that_has_to_wait_for_a_batch_says_what_happens(caplog: pytest.Lo
     ending.hurry()
     query: Any = SimpleNamespace(isActive=True, stop=released.wait)
     batches: Any = SimpleNamespace(number=7, between_batches=lambda stop: stop())
-    spark: Any = None
+    runs: Any = SimpleNamespace(isStopped=lambda: False)
+    spark: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: runs))
     RunningQuery(query, spark, batches, ending, start=lambda: query).stop()
     released.set()
     (said,) = [record.getMessage() for record in caplog.records]
