@@ -239,7 +239,9 @@ def test_a_thousand_watchers_cost_one_read_of_each_version(tmp_path: Path, monke
             assert got == {(version, key) for version in range(first_one, versions + 2) for key in keys}
         segments = storage.reads(names.SEGMENTS)
         assert len(segments) > versions and set(segments.values()) == {1}
-        assert [*storage.reads(names.COMMITS, after=1).values()] == [1] * versions
+        # Watchers that begin may have looked for version 2 before it was there: once, whatever their number.
+        first, *others = storage.reads(names.COMMITS, after=1).values()
+        assert first <= 2 and others == [1] * (versions - 1)
         until(lambda: watchers() == before, "all have left")
         assert service.watches.kept_bytes == 0, "nobody watches, and nothing is kept"
         instance.committed(driver.commit(NUMBERS, {(1,): 1}))
